@@ -1,0 +1,1 @@
+//! The keyring and provider credentials.

@@ -1,0 +1,1 @@
+//! The local all-in-one.

@@ -1,0 +1,33 @@
+//! Postgres: the only module that knows SQL. Every write is one transaction (see `migrations/`).
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgPool, PgPoolOptions};
+
+/// A pool of connections to a migrated database.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pool: PgPool,
+}
+
+/// What can go wrong with the store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("database: {0}")]
+    Database(#[from] sqlx::Error),
+    #[error("migration: {0}")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+}
+
+impl Store {
+    /// Connects and migrates; several replicas may do so at once (sqlx takes an advisory lock).
+    ///
+    /// # Errors
+    /// When the database does not answer within 30 s, or its schema is newer than this build.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        let pool =
+            PgPoolOptions::new().max_connections(16).acquire_timeout(Duration::from_secs(30)).connect(url).await?;
+        sqlx::migrate!().run(&pool).await?;
+        Ok(Self { pool })
+    }
+}

@@ -1,0 +1,1 @@
+//! TLS on both ports.

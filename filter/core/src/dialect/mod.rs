@@ -1,0 +1,3 @@
+//! Wire dialects, one folder each.
+
+pub mod openai;

@@ -1,0 +1,3 @@
+//! OpenAI: chat completions, embeddings, models.
+
+pub mod error;

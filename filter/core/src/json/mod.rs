@@ -1,0 +1,1 @@
+//! Resumable JSON scanning and surgical edits.

@@ -1,0 +1,1 @@
+//! What an Envoy's shared data holds.
