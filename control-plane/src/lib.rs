@@ -25,6 +25,6 @@ pub mod xds;
 
 /// The tonic services of `dataplane.proto`; the messages are core's.
 pub mod proto {
-    #![expect(missing_docs, clippy::all, reason = "generated")]
+    #![allow(missing_docs, clippy::all, reason = "generated")]
     tonic::include_proto!("sluicegate.dataplane.v1");
 }
