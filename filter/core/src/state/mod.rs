@@ -1,1 +1,4 @@
 //! What an Envoy's shared data holds.
+
+pub mod feed;
+pub mod record;
