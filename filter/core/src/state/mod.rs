@@ -2,3 +2,5 @@
 
 pub mod feed;
 pub mod record;
+#[cfg(test)]
+mod reference;
