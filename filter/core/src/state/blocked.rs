@@ -71,7 +71,7 @@ impl Blocked {
     fn decode(value: &[u8]) -> Option<Self> {
         let mut f = Fields::new(value)?;
         let stamp = f.stamp()?;
-        let mut list = || {
+        let mut list = || -> Option<Vec<Owner>> {
             let count = f.u32()?;
             (0..count).map(|_| Some(Owner { kind: OwnerKind::from_u8(f.u8()?)?, id: f.u32()? })).collect()
         };

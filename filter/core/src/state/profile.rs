@@ -51,13 +51,7 @@ impl Entry {
 }
 
 /// Writes a profile. An id's body never changes within an era, and ids rise, so the higher (era, id) wins.
-pub fn apply<S: SharedData>(
-    store: &S,
-    count: u32,
-    era: u64,
-    id: u32,
-    body: &[u8],
-) -> Result<(), StoreFault> {
+pub fn apply<S: SharedData>(store: &S, count: u32, era: u64, id: u32, body: &[u8]) -> Result<(), StoreFault> {
     let key = keys::profile(id.checked_rem(count).unwrap_or(0));
     update(store, &key, |value| {
         let fresh = Entry { id, eras: (era, era), body: body.to_vec() };
