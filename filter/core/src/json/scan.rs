@@ -483,3 +483,6 @@ impl fmt::Display for Kind {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;
