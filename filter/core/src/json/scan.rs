@@ -8,7 +8,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::text::{KeyText, plain_len};
+use super::text::{KeyText, text_len};
 
 /// Objects and arrays inside each other, the top-level object included.
 pub const MAX_DEPTH: u32 = 128;
@@ -111,10 +111,17 @@ enum State {
     /// Inside `\u`: digits still to come.
     Hex(u8),
     Number(Number),
-    /// The bytes of `true`, `false` or `null` still to come.
-    Literal(&'static [u8]),
+    /// Inside `true`, `false` or `null`, with that many bytes read.
+    Literal(Literal, u8),
     /// After the top-level `}`.
     End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Literal {
+    True,
+    False,
+    Null,
 }
 
 /// How far a number has come; the names say what was read last.
@@ -240,12 +247,11 @@ impl Scanner {
             State::Escape => return self.escape(byte, at),
             State::Hex(left) => return self.hex_digit(byte, left, at),
             State::Number(number) => return self.number(number, window, at),
-            State::Literal(left) => return self.literal(left, window, at),
+            State::Literal(literal, read) => return self.literal(literal, read, window, at),
             _ => {}
         }
-        let space = rest.iter().take_while(|b| matches!(b, b' ' | b'\n' | b'\t' | b'\r')).count();
-        if space > 0 {
-            return Ok(at + space);
+        if matches!(byte, b' ' | b'\n' | b'\t' | b'\r') {
+            return Ok(at + rest.iter().take_while(|b| matches!(b, b' ' | b'\n' | b'\t' | b'\r')).count());
         }
         match (self.state, byte) {
             (State::Start, b'{') => {
@@ -312,9 +318,9 @@ impl Scanner {
             b'"' => State::Text,
             b'-' => State::Number(Number::Minus),
             b'0' => State::Number(Number::Zero),
-            b't' => State::Literal(b"rue"),
-            b'f' => State::Literal(b"alse"),
-            b'n' => State::Literal(b"ull"),
+            b't' => State::Literal(Literal::True, 1),
+            b'f' => State::Literal(Literal::False, 1),
+            b'n' => State::Literal(Literal::Null, 1),
             _ => State::Number(Number::Integer),
         };
         self.in_key = false;
@@ -382,25 +388,21 @@ impl Scanner {
         Ok(end)
     }
 
-    /// Inside a string: on to its end, or to the end of the window.
+    /// Inside a string: on to its end, to an escape, or to the end of the window.
     fn text(&mut self, window: &[u8], mut at: usize) -> Step {
         let top_key = self.in_key && self.depth == 1;
-        loop {
-            let rest = window.get(at..).unwrap_or_default();
-            let (plain, rest) = rest.split_at_checked(plain_len(rest)).unwrap_or((rest, &[]));
-            if top_key {
-                self.key.push(plain);
-            }
-            at += plain.len();
-            match rest {
-                [] => return Ok(at),
-                [b'"', ..] if self.in_key => return self.key_ends(at + 1),
-                [b'"', ..] => return Ok(self.value_ends(window, at + 1)),
-                // The common escapes without leaving the loop: code is full of them.
-                [b'\\', b'n' | b'"' | b'\\' | b't', ..] if !top_key => at += 2,
-                [b'\\', ..] => return Ok(self.then(State::Escape, at)),
-                _ => return Err((at, ScanErrorKind::Control)),
-            }
+        let rest = window.get(at..).unwrap_or_default();
+        let (text, rest) = rest.split_at_checked(text_len(rest, !top_key)).unwrap_or((rest, &[]));
+        if top_key {
+            self.key.push(text);
+        }
+        at += text.len();
+        match rest.first() {
+            None => Ok(at),
+            Some(b'"') if self.in_key => self.key_ends(at + 1),
+            Some(b'"') => Ok(self.value_ends(window, at + 1)),
+            Some(b'\\') => Ok(self.then(State::Escape, at)),
+            Some(_) => Err((at, ScanErrorKind::Control)),
         }
     }
 
@@ -441,13 +443,17 @@ impl Scanner {
         use Number::{Exponent, Fraction, Integer, Minus, Point, Power, Sign, Zero};
         while let Some(&byte) = window.get(at) {
             number = match (number, byte) {
+                (Integer | Fraction | Power, b'0'..=b'9') => {
+                    at += digits(window, at);
+                    continue;
+                }
                 (Minus, b'0') => Zero,
-                (Minus | Integer, b'0'..=b'9') => Integer,
+                (Minus, b'0'..=b'9') => Integer,
                 (Zero | Integer, b'.') => Point,
-                (Point | Fraction, b'0'..=b'9') => Fraction,
+                (Point, b'0'..=b'9') => Fraction,
                 (Zero | Integer | Fraction, b'e' | b'E') => Exponent,
                 (Exponent, b'+' | b'-') => Sign,
-                (Exponent | Sign | Power, b'0'..=b'9') => Power,
+                (Exponent | Sign, b'0'..=b'9') => Power,
                 (Zero | Integer | Fraction | Power, _) => return Ok(self.value_ends(window, at)),
                 (Minus | Point | Exponent | Sign, _) => return Err((at, ScanErrorKind::Number)),
             };
@@ -457,18 +463,29 @@ impl Scanner {
         Ok(at)
     }
 
-    fn literal(&mut self, left: &'static [u8], window: &[u8], at: usize) -> Step {
-        let rest = window.get(at..).unwrap_or_default();
-        let same = left.iter().zip(rest).take_while(|(a, b)| a == b).count();
-        if same == left.len() {
-            return Ok(self.value_ends(window, at + same));
+    fn literal(&mut self, literal: Literal, mut read: u8, window: &[u8], mut at: usize) -> Step {
+        let word: &[u8] = match literal {
+            Literal::True => b"true",
+            Literal::False => b"false",
+            Literal::Null => b"null",
+        };
+        while let Some(expected) = word.get(usize::from(read)) {
+            match window.get(at) {
+                Some(byte) if byte == expected => (read, at) = (read + 1, at + 1),
+                Some(_) => return Err((at, ScanErrorKind::Unexpected)),
+                None => {
+                    self.state = State::Literal(literal, read);
+                    return Ok(at);
+                }
+            }
         }
-        if same < rest.len() {
-            return Err((at + same, ScanErrorKind::Unexpected));
-        }
-        self.state = State::Literal(left.get(same..).unwrap_or_default());
-        Ok(at + same)
+        Ok(self.value_ends(window, at))
     }
+}
+
+/// How many digits stand at `at`.
+fn digits(window: &[u8], at: usize) -> usize {
+    window.get(at..).unwrap_or_default().iter().take_while(|b| b.is_ascii_digit()).count()
 }
 
 impl fmt::Display for Kind {

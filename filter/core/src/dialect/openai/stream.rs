@@ -307,3 +307,6 @@ fn usage_cut(event: Event<'_>, data: &[u8]) -> Option<Edits> {
     let mut edits = Edits::default();
     edits.push(Edit { range, with: Vec::new() }).then_some(edits)
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,8 @@ fn kind_of(document: &str) -> ScanErrorKind {
 
 #[test]
 fn spans_and_raw_values() {
-    let document = r#" { "messages" : [{"model":"inner"}], "model" : "a\"b" ,"stream":true, "stream_options" :{"x":[1,{}]} }"#;
+    let document =
+        r#" { "messages" : [{"model":"inner"}], "model" : "a\"b" ,"stream":true, "stream_options" :{"x":[1,{}]} }"#;
     let scanned = scan(document.as_bytes()).unwrap();
     let at = |range: &Range<usize>| &document[range.clone()];
     let model = scanned.get("model").unwrap();
@@ -81,8 +82,14 @@ fn escaped_keys_are_what_they_say() {
         assert_eq!(kind_of(&format!(r#"{{"model":"a","{key}":"b"}}"#)), ScanErrorKind::Duplicate("model"));
         assert_eq!(kind_of(&format!(r#"{{"{key}":"a","x":1,"model":"b"}}"#)), ScanErrorKind::Duplicate("model"));
     }
-    for key in [r"mod\u0065l ", r"model\u0000", r"\/model", r"mo\ud83d\ude00", r"\\u006dodel", "modelmodelmodelmodelmodelmodelmodel"]
-    {
+    for key in [
+        r"mod\u0065l ",
+        r"model\u0000",
+        r"\/model",
+        r"mo\ud83d\ude00",
+        r"\\u006dodel",
+        "modelmodelmodelmodelmodelmodelmodel",
+    ] {
         let document = format!(r#"{{"{key}":"m"}}"#);
         assert_eq!(scan(document.as_bytes()).unwrap().get("model"), None, "{key}");
     }
@@ -213,7 +220,10 @@ fn is_json(document: &[u8]) -> bool {
 fn verdict(document: &[u8]) -> Option<bool> {
     match scan(document) {
         Ok(_) => Some(true),
-        Err(ScanError { kind: ScanErrorKind::Duplicate(_) | ScanErrorKind::Spelling(_) | ScanErrorKind::TooDeep, .. }) => None,
+        Err(ScanError {
+            kind: ScanErrorKind::Duplicate(_) | ScanErrorKind::Spelling(_) | ScanErrorKind::TooDeep,
+            ..
+        }) => None,
         Err(_) => Some(false),
     }
 }
