@@ -172,8 +172,9 @@ pub struct Scanner {
     failed: Option<ScanError>,
 }
 
-/// The position in the window after a step, or the position and kind of an error.
-type Step = Result<usize, (usize, ScanErrorKind)>;
+/// The position in the window after a step; `None` when the document is refused, which `failed` tells.
+/// (A `Result` with the error in it would go through memory at each token.)
+type Step = Option<usize>;
 
 impl Scanner {
     /// Looks for these top-level members: at most a handful, in ASCII, of at most [`KeyText::MAX`] bytes.
@@ -212,8 +213,8 @@ impl Scanner {
         let mut at = 0;
         while at < window.len() {
             match self.step(window, at) {
-                Ok(next) => at = next,
-                Err((at, kind)) => return Err(self.fail(self.base.saturating_add(at), kind)),
+                Some(next) => at = next,
+                None => return self.failed.clone().map_or(Ok(()), Err),
             }
         }
         self.capture(window, window.len());
@@ -222,26 +223,26 @@ impl Scanner {
     }
 
     /// The document has ended.
-    pub fn finish(mut self) -> Result<Scanned, ScanError> {
+    pub fn finish(self) -> Result<Scanned, ScanError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
         if self.state != State::End {
-            return Err(self.fail(self.base, ScanErrorKind::Truncated));
+            return Err(ScanError { offset: self.base, kind: ScanErrorKind::Truncated });
         }
         Ok(Scanned { wanted: self.wanted, members: self.members, body_start: self.body_start, empty: self.empty })
     }
 
-    fn fail(&mut self, offset: usize, kind: ScanErrorKind) -> ScanError {
-        let error = ScanError { offset, kind };
-        self.failed = Some(error.clone());
-        error
+    #[cold]
+    fn refuse(&mut self, at: usize, kind: ScanErrorKind) -> Step {
+        self.failed = Some(ScanError { offset: self.base.saturating_add(at), kind });
+        None
     }
 
     /// One token or a part of one. Consumes at least a byte, except where a number meets what follows it.
     fn step(&mut self, window: &[u8], at: usize) -> Step {
         let rest = window.get(at..).unwrap_or_default();
-        let Some(&byte) = rest.first() else { return Ok(at) };
+        let Some(&byte) = rest.first() else { return Some(at) };
         match self.state {
             State::Text => return self.text(window, at),
             State::Escape => return self.escape(byte, at),
@@ -251,24 +252,24 @@ impl Scanner {
             _ => {}
         }
         if matches!(byte, b' ' | b'\n' | b'\t' | b'\r') {
-            return Ok(at + rest.iter().take_while(|b| matches!(b, b' ' | b'\n' | b'\t' | b'\r')).count());
+            return Some(at + rest.iter().take_while(|b| matches!(b, b' ' | b'\n' | b'\t' | b'\r')).count());
         }
         match (self.state, byte) {
             (State::Start, b'{') => {
                 self.body_start = self.base.saturating_add(at + 1);
                 self.descend(true, at)
             }
-            (State::Start, _) => Err((at, ScanErrorKind::NotAnObject)),
-            (State::FirstKey | State::NextKey, b'"') => Ok(self.key_starts(at)),
-            (State::Colon, b':') => Ok(self.then(State::Value, at)),
+            (State::Start, _) => self.refuse(at, ScanErrorKind::NotAnObject),
+            (State::FirstKey | State::NextKey, b'"') => Some(self.key_starts(at)),
+            (State::Colon, b':') => Some(self.then(State::Value, at)),
             (State::FirstKey, b'}') | (State::FirstElement, b']') => self.ascend(window, at),
             (State::FirstElement | State::Value, _) => self.value(byte, at),
-            (State::AfterValue, b',') if self.in_object() => Ok(self.then(State::NextKey, at)),
-            (State::AfterValue, b',') => Ok(self.then(State::Value, at)),
+            (State::AfterValue, b',') if self.in_object() => Some(self.then(State::NextKey, at)),
+            (State::AfterValue, b',') => Some(self.then(State::Value, at)),
             (State::AfterValue, b'}') if self.in_object() => self.ascend(window, at),
             (State::AfterValue, b']') if !self.in_object() => self.ascend(window, at),
-            (State::End, _) => Err((at, ScanErrorKind::Trailing)),
-            _ => Err((at, ScanErrorKind::Unexpected)),
+            (State::End, _) => self.refuse(at, ScanErrorKind::Trailing),
+            _ => self.refuse(at, ScanErrorKind::Unexpected),
         }
     }
 
@@ -283,20 +284,20 @@ impl Scanner {
 
     fn descend(&mut self, object: bool, at: usize) -> Step {
         if self.depth == MAX_DEPTH {
-            return Err((at, ScanErrorKind::TooDeep));
+            return self.refuse(at, ScanErrorKind::TooDeep);
         }
         self.depth += 1;
         self.objects = self.objects << 1 | u128::from(object);
-        Ok(self.then(if object { State::FirstKey } else { State::FirstElement }, at))
+        Some(self.then(if object { State::FirstKey } else { State::FirstElement }, at))
     }
 
     fn ascend(&mut self, window: &[u8], at: usize) -> Step {
         self.depth = self.depth.saturating_sub(1);
         self.objects >>= 1;
         if self.depth == 0 {
-            return Ok(self.then(State::End, at));
+            return Some(self.then(State::End, at));
         }
-        Ok(self.value_ends(window, at + 1))
+        Some(self.value_ends(window, at + 1))
     }
 
     fn value(&mut self, byte: u8, at: usize) -> Step {
@@ -307,7 +308,7 @@ impl Scanner {
             b'-' | b'0'..=b'9' => Kind::Number,
             b't' | b'f' => Kind::Bool,
             b'n' => Kind::Null,
-            _ => return Err((at, ScanErrorKind::Unexpected)),
+            _ => return self.refuse(at, ScanErrorKind::Unexpected),
         };
         if let Some((index, key)) = self.matched.take() {
             self.open = Some(Open { index, key, start: self.base.saturating_add(at), kind, raw: Some(Vec::new()) });
@@ -324,7 +325,7 @@ impl Scanner {
             _ => State::Number(Number::Integer),
         };
         self.in_key = false;
-        Ok(self.then(state, at))
+        Some(self.then(state, at))
     }
 
     /// A value has ended before `end`. Gives `end` back.
@@ -370,22 +371,21 @@ impl Scanner {
     fn key_ends(&mut self, end: usize) -> Step {
         self.state = State::Colon;
         if self.depth > 1 {
-            return Ok(end);
+            return Some(end);
         }
-        let fail = |kind| Err((end, kind));
         for (index, name) in self.wanted.iter().enumerate() {
             if self.key.is(name) {
                 if self.members.get(index).is_some_and(Option::is_some) {
-                    return fail(ScanErrorKind::Duplicate(name));
+                    return self.refuse(end, ScanErrorKind::Duplicate(name));
                 }
                 self.matched = Some((index, self.key_start..self.base.saturating_add(end)));
-                return Ok(end);
+                return Some(end);
             }
             if self.key.folds_to(name) {
-                return fail(ScanErrorKind::Spelling(name));
+                return self.refuse(end, ScanErrorKind::Spelling(name));
             }
         }
-        Ok(end)
+        Some(end)
     }
 
     /// Inside a string: on to its end, to an escape, or to the end of the window.
@@ -398,11 +398,11 @@ impl Scanner {
         }
         at += text.len();
         match rest.first() {
-            None => Ok(at),
+            None => Some(at),
             Some(b'"') if self.in_key => self.key_ends(at + 1),
-            Some(b'"') => Ok(self.value_ends(window, at + 1)),
-            Some(b'\\') => Ok(self.then(State::Escape, at)),
-            Some(_) => Err((at, ScanErrorKind::Control)),
+            Some(b'"') => Some(self.value_ends(window, at + 1)),
+            Some(b'\\') => Some(self.then(State::Escape, at)),
+            Some(_) => self.refuse(at, ScanErrorKind::Control),
         }
     }
 
@@ -417,26 +417,26 @@ impl Scanner {
             b't' => b'\t',
             b'u' => {
                 self.hex = 0;
-                return Ok(self.then(State::Hex(4), at));
+                return Some(self.then(State::Hex(4), at));
             }
-            _ => return Err((at, ScanErrorKind::Escape)),
+            _ => return self.refuse(at, ScanErrorKind::Escape),
         };
         if self.in_key && self.depth == 1 {
             self.key.push(&[decoded]);
         }
-        Ok(self.then(State::Text, at))
+        Some(self.then(State::Text, at))
     }
 
     fn hex_digit(&mut self, byte: u8, left: u8, at: usize) -> Step {
-        let Some(digit) = char::from(byte).to_digit(16) else { return Err((at, ScanErrorKind::Escape)) };
+        let Some(digit) = char::from(byte).to_digit(16) else { return self.refuse(at, ScanErrorKind::Escape) };
         self.hex = self.hex << 4 | u16::try_from(digit).unwrap_or_default();
         if left > 1 {
-            return Ok(self.then(State::Hex(left - 1), at));
+            return Some(self.then(State::Hex(left - 1), at));
         }
         if self.in_key && self.depth == 1 {
             self.key.push_unit(self.hex);
         }
-        Ok(self.then(State::Text, at))
+        Some(self.then(State::Text, at))
     }
 
     fn number(&mut self, mut number: Number, window: &[u8], mut at: usize) -> Step {
@@ -454,13 +454,13 @@ impl Scanner {
                 (Zero | Integer | Fraction, b'e' | b'E') => Exponent,
                 (Exponent, b'+' | b'-') => Sign,
                 (Exponent | Sign, b'0'..=b'9') => Power,
-                (Zero | Integer | Fraction | Power, _) => return Ok(self.value_ends(window, at)),
-                (Minus | Point | Exponent | Sign, _) => return Err((at, ScanErrorKind::Number)),
+                (Zero | Integer | Fraction | Power, _) => return Some(self.value_ends(window, at)),
+                (Minus | Point | Exponent | Sign, _) => return self.refuse(at, ScanErrorKind::Number),
             };
             at += 1;
         }
         self.state = State::Number(number);
-        Ok(at)
+        Some(at)
     }
 
     fn literal(&mut self, literal: Literal, mut read: u8, window: &[u8], mut at: usize) -> Step {
@@ -472,14 +472,14 @@ impl Scanner {
         while let Some(expected) = word.get(usize::from(read)) {
             match window.get(at) {
                 Some(byte) if byte == expected => (read, at) = (read + 1, at + 1),
-                Some(_) => return Err((at, ScanErrorKind::Unexpected)),
+                Some(_) => return self.refuse(at, ScanErrorKind::Unexpected),
                 None => {
                     self.state = State::Literal(literal, read);
-                    return Ok(at);
+                    return Some(at);
                 }
             }
         }
-        Ok(self.value_ends(window, at))
+        Some(self.value_ends(window, at))
     }
 }
 
