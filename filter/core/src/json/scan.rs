@@ -5,9 +5,10 @@
 //! `\u` escapes need not form surrogate pairs, and numbers may be of any size. It is stricter in two: the top level
 //! is an object no deeper than [`MAX_DEPTH`], and a wanted member stands at most once.
 
-use std::fmt;
 use std::ops::Range;
 
+use super::scalar::{Progress, Scalar};
+use super::scanned::{Kind, Member, ScanError, ScanErrorKind, Scanned};
 use super::text::{KeyText, text_len};
 
 /// Objects and arrays inside each other, the top-level object included.
@@ -15,82 +16,6 @@ pub const MAX_DEPTH: u32 = 128;
 
 /// Raw bytes of a wanted value that are kept, unless the scanner is told otherwise.
 pub const DEFAULT_CAP: usize = 512;
-
-/// What a value is, known from its first byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Object,
-    Array,
-    String,
-    Number,
-    Bool,
-    Null,
-}
-
-/// A wanted top-level member. Offsets count from the body's first byte.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// The key with its quotes.
-    pub key: Range<usize>,
-    pub value: Range<usize>,
-    pub kind: Kind,
-    /// The value's bytes as they stand; `None` when there are more than the scanner's cap.
-    pub raw: Option<Vec<u8>>,
-}
-
-/// What a whole document was found to hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scanned {
-    wanted: &'static [&'static str],
-    members: Vec<Option<Member>>,
-    /// The offset just after the top-level `{`.
-    pub body_start: usize,
-    /// The object has no members at all.
-    pub empty: bool,
-}
-
-impl Scanned {
-    /// The member of that name, if it is a wanted one and present.
-    pub fn get(&self, name: &str) -> Option<&Member> {
-        let index = self.wanted.iter().position(|wanted| *wanted == name)?;
-        self.members.get(index)?.as_ref()
-    }
-}
-
-/// Where and why a document was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{kind} at byte {offset}")]
-pub struct ScanError {
-    /// From the body's first byte.
-    pub offset: usize,
-    pub kind: ScanErrorKind,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ScanErrorKind {
-    #[error("something other than `{{`")]
-    NotAnObject,
-    #[error("an unexpected character")]
-    Unexpected,
-    #[error("a malformed number")]
-    Number,
-    #[error("a malformed escape")]
-    Escape,
-    #[error("an unescaped control character in a string")]
-    Control,
-    #[error("nesting deeper than {MAX_DEPTH}")]
-    TooDeep,
-    #[error("the end of the body inside the object")]
-    Truncated,
-    #[error("something after the object's end")]
-    Trailing,
-    /// A wanted member that stands twice: which one counts is a matter of the reader.
-    #[error("a second `{0}`")]
-    Duplicate(&'static str),
-    /// A key that readers which ignore case (Go's `encoding/json`) take for a wanted one.
-    #[error("a key that differs from `{0}` only in case")]
-    Spelling(&'static str),
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -110,31 +35,9 @@ enum State {
     Escape,
     /// Inside `\u`: digits still to come.
     Hex(u8),
-    Number(Number),
-    /// Inside `true`, `false` or `null`, with that many bytes read.
-    Literal(Literal, u8),
+    Scalar(Scalar),
     /// After the top-level `}`.
     End,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Literal {
-    True,
-    False,
-    Null,
-}
-
-/// How far a number has come; the names say what was read last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Number {
-    Minus,
-    Zero,
-    Integer,
-    Point,
-    Fraction,
-    Exponent,
-    Sign,
-    Power,
 }
 
 /// A wanted member whose value is being read.
@@ -214,8 +117,11 @@ impl Scanner {
         while at < window.len() {
             match self.step(window, at) {
                 Some(next) => at = next,
-                None => return self.failed.clone().map_or(Ok(()), Err),
+                None => break,
             }
+        }
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
         }
         self.capture(window, window.len());
         self.base = self.base.saturating_add(window.len());
@@ -247,8 +153,7 @@ impl Scanner {
             State::Text => return self.text(window, at),
             State::Escape => return self.escape(byte, at),
             State::Hex(left) => return self.hex_digit(byte, left, at),
-            State::Number(number) => return self.number(number, window, at),
-            State::Literal(literal, read) => return self.literal(literal, read, window, at),
+            State::Scalar(scalar) => return self.scalar(scalar, window, at),
             _ => {}
         }
         if matches!(byte, b' ' | b'\n' | b'\t' | b'\r') {
@@ -313,18 +218,13 @@ impl Scanner {
         if let Some((index, key)) = self.matched.take() {
             self.open = Some(Open { index, key, start: self.base.saturating_add(at), kind, raw: Some(Vec::new()) });
         }
-        let state = match byte {
-            b'{' => return self.descend(true, at),
-            b'[' => return self.descend(false, at),
-            b'"' => State::Text,
-            b'-' => State::Number(Number::Minus),
-            b'0' => State::Number(Number::Zero),
-            b't' => State::Literal(Literal::True, 1),
-            b'f' => State::Literal(Literal::False, 1),
-            b'n' => State::Literal(Literal::Null, 1),
-            _ => State::Number(Number::Integer),
-        };
         self.in_key = false;
+        let state = match kind {
+            Kind::Object => return self.descend(true, at),
+            Kind::Array => return self.descend(false, at),
+            Kind::String => State::Text,
+            Kind::Number | Kind::Bool | Kind::Null => State::Scalar(Scalar::starting(byte)),
+        };
         Some(self.then(state, at))
     }
 
@@ -439,65 +339,14 @@ impl Scanner {
         Some(self.then(State::Text, at))
     }
 
-    fn number(&mut self, mut number: Number, window: &[u8], mut at: usize) -> Step {
-        use Number::{Exponent, Fraction, Integer, Minus, Point, Power, Sign, Zero};
-        while let Some(&byte) = window.get(at) {
-            number = match (number, byte) {
-                (Integer | Fraction | Power, b'0'..=b'9') => {
-                    at += digits(window, at);
-                    continue;
-                }
-                (Minus, b'0') => Zero,
-                (Minus, b'0'..=b'9') => Integer,
-                (Zero | Integer, b'.') => Point,
-                (Point, b'0'..=b'9') => Fraction,
-                (Zero | Integer | Fraction, b'e' | b'E') => Exponent,
-                (Exponent, b'+' | b'-') => Sign,
-                (Exponent | Sign, b'0'..=b'9') => Power,
-                (Zero | Integer | Fraction | Power, _) => return Some(self.value_ends(window, at)),
-                (Minus | Point | Exponent | Sign, _) => return self.refuse(at, ScanErrorKind::Number),
-            };
-            at += 1;
+    fn scalar(&mut self, scalar: Scalar, window: &[u8], at: usize) -> Step {
+        let (read, progress) = scalar.read(window.get(at..).unwrap_or_default());
+        match progress {
+            Progress::More(scalar) => self.state = State::Scalar(scalar),
+            Progress::Ended => return Some(self.value_ends(window, at + read)),
+            Progress::Broken => return self.refuse(at + read, scalar.fault()),
         }
-        self.state = State::Number(number);
-        Some(at)
-    }
-
-    fn literal(&mut self, literal: Literal, mut read: u8, window: &[u8], mut at: usize) -> Step {
-        let word: &[u8] = match literal {
-            Literal::True => b"true",
-            Literal::False => b"false",
-            Literal::Null => b"null",
-        };
-        while let Some(expected) = word.get(usize::from(read)) {
-            match window.get(at) {
-                Some(byte) if byte == expected => (read, at) = (read + 1, at + 1),
-                Some(_) => return self.refuse(at, ScanErrorKind::Unexpected),
-                None => {
-                    self.state = State::Literal(literal, read);
-                    return Some(at);
-                }
-            }
-        }
-        Some(self.value_ends(window, at))
-    }
-}
-
-/// How many digits stand at `at`.
-fn digits(window: &[u8], at: usize) -> usize {
-    window.get(at..).unwrap_or_default().iter().take_while(|b| b.is_ascii_digit()).count()
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Object => "an object",
-            Self::Array => "an array",
-            Self::String => "a string",
-            Self::Number => "a number",
-            Self::Bool => "a boolean",
-            Self::Null => "null",
-        })
+        Some(at + read)
     }
 }
 
