@@ -35,7 +35,8 @@ impl Adapter {
     fn begin(&mut self, shared: &mut Shared) -> Result<(), Refusal> {
         let unadmitted = Refusal::Internal { what: "a request reached the router without being admitted" };
         let state = host::property(&[names::FILTER_STATE]).ok().flatten().unwrap_or_default();
-        let gate = log::admitted_origin(&state).filter(|o| o.vm == shared.vm).map(|o| o.context).ok_or(unadmitted.clone())?;
+        let gate =
+            log::admitted_origin(&state).filter(|o| o.vm == shared.vm).map(|o| o.context).ok_or(unadmitted.clone())?;
         let now = host::now();
         let seq = shared.next_seq();
         let Some(exchange) = shared.exchanges.get_mut(&gate) else { return Err(unadmitted) };
@@ -43,7 +44,8 @@ impl Adapter {
         let position = chosen_position().ok_or(Refusal::Internal { what: "the chosen host names no position" })?;
         let authorization = shared.credentials.authorization(position.credential)?;
         let upstream = exchange.begin(position, seq, now)?;
-        write_request(&upstream, authorization).map_err(|_| Refusal::Internal { what: "the attempt's headers are not writable" })?;
+        write_request(&upstream, authorization)
+            .map_err(|_| Refusal::Internal { what: "the attempt's headers are not writable" })?;
         self.edits = (!upstream.edits.is_empty()).then_some(upstream.edits);
         Ok(())
     }
@@ -60,13 +62,24 @@ impl Adapter {
             }
             return Action::Pause;
         }
-        let written = host::buffer(Buffer::RequestBody, 0, prefix)
-            .and_then(|bytes| host::replace_prefix(Buffer::RequestBody, prefix, &edits.rewrite(&bytes)));
-        if written.is_err() {
+        let bytes = host::buffer(Buffer::RequestBody, 0, prefix).unwrap_or_default();
+        let written = edits
+            .rewrite(&bytes)
+            .is_some_and(|instead| host::replace_prefix(Buffer::RequestBody, prefix, &instead).is_ok());
+        if !written {
             self.refuse(Refusal::Internal { what: "the body is not writable" }, shared);
             return Action::Pause;
         }
         Action::Continue
+    }
+
+    /// The body's end can come in trailers: one that is still to be edited is shorter than it was.
+    pub fn request_trailers(&mut self, shared: &mut Shared) -> Action {
+        if self.edits.take().is_none() {
+            return Action::Continue;
+        }
+        self.refuse(Refusal::Internal { what: "the body is shorter than it was" }, shared);
+        Action::Pause
     }
 
     pub fn response_headers(&mut self, end: bool, shared: &mut Shared) -> Action {
@@ -76,26 +89,26 @@ impl Adapter {
         let mut cookies = false;
         for (name, value) in headers.iter() {
             match name {
-                b":status" => head.status = number(value).unwrap_or(0),
+                b":status" => head.status = host::parse(value).unwrap_or(0),
                 b"content-type" => head.content_type = value,
-                b"content-length" => head.content_length = number(value),
+                b"content-length" => head.content_length = host::parse(value),
                 b"set-cookie" => cookies = true,
                 _ => {}
             }
         }
         match exchange.reply_head(head) {
             ReplyBody::Pass => {
-                label_reply(exchange, cookies, false);
+                label_reply(exchange, cookies);
                 Action::Continue
             }
             ReplyBody::Hold => {
-                label_reply(exchange, cookies, false);
+                label_reply(exchange, cookies);
                 self.held = Some(0);
                 Action::Pause
             }
             ReplyBody::Refuse(refusal) => {
-                shared.metrics.provider_refused(&refusal);
                 LocalReply::refusal(&refusal, exchange.ticket.operation).send();
+                shared.metrics.refused(&refusal);
                 Action::Pause
             }
         }
@@ -164,7 +177,10 @@ fn chosen_position() -> Option<Position> {
 }
 
 /// The header map is shared between attempts, so each sets all that is the provider's.
-fn write_request(upstream: &sluicegate_core::exchange::Upstream<'_>, authorization: Option<&[u8]>) -> host::HostResult<()> {
+fn write_request(
+    upstream: &sluicegate_core::exchange::Upstream<'_>,
+    authorization: Option<&[u8]>,
+) -> host::HostResult<()> {
     let map = Map::RequestHeaders;
     host::set_header(map, b":authority", upstream.authority.as_bytes())?;
     host::set_header(map, b":path", upstream.path.as_bytes())?;
@@ -181,6 +197,33 @@ fn write_request(upstream: &sluicegate_core::exchange::Upstream<'_>, authorizati
     Ok(())
 }
 
-fn number<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
-    std::str::from_utf8(value).ok()?.parse().ok()
+/// Tells the client what answered. `cookies`: the provider sent some, which are its business with us.
+fn label_reply(exchange: &Exchange, cookies: bool) {
+    let map = Map::ResponseHeaders;
+    let ticket = &exchange.ticket;
+    let backend = exchange.position().and_then(|p| exchange.policy.backend(p.backend));
+    let operation = ticket.operation.to_string();
+    let (key, attempts) = (ticket.identity.key.to_string(), exchange.attempts().to_string());
+    let headers: [(&str, &str); 6] = [
+        (names::REQUEST_ID_HEADER, &operation),
+        ("x-sluicegate-key-id", &key),
+        ("x-sluicegate-route", ticket.route),
+        ("x-sluicegate-model", exchange.model_name()),
+        ("x-sluicegate-backend", backend.map_or("", |b| &b.name)),
+        ("x-sluicegate-attempts", &attempts),
+    ];
+    // A header that cannot be written is no reason to keep an answer from a client.
+    for (name, value) in headers {
+        let _ = host::set_header(map, name.as_bytes(), value.as_bytes());
+    }
+    if cookies {
+        let _ = host::remove_header(map, b"set-cookie");
+    }
+}
+
+/// Of a reply that is whole. A model without a price has no cost to tell.
+fn label_cost(exchange: &Exchange) {
+    if let Some(cost) = exchange.cost() {
+        let _ = host::set_header(Map::ResponseHeaders, b"x-sluicegate-cost", cost.to_string().as_bytes());
+    }
 }

@@ -23,7 +23,7 @@ pub struct Credentials {
 
 impl Credentials {
     pub fn new() -> Self {
-        let key = std::env::var(names::SEAL_KEY_ENV).ok().and_then(|hex| SealKey::parse(&hex).ok());
+        let key = std::env::var(names::SEAL_KEY_ENV).ok().and_then(|hex| SealKey::parse(hex.as_bytes()).ok());
         Self { key, opened: HashMap::new(), seen: 0, count: 0 }
     }
 
@@ -49,7 +49,10 @@ impl Credentials {
 
     fn open(&mut self, id: u32) -> Option<Secret> {
         let Some(key) = &self.key else {
-            host::log(LogLevel::Error, "sluicegate: no seal key in the environment: no provider credential can be opened");
+            host::log(
+                LogLevel::Error,
+                "sluicegate: no seal key in the environment: no provider credential can be opened",
+            );
             return None;
         };
         if self.count == 0 {

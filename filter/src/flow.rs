@@ -31,7 +31,15 @@ pub struct Flow {
 
 impl Flow {
     pub fn new(vm: u64) -> Self {
-        Self { vm, link: Link::new("Flow"), outbox: Outbox::new(vm, CAPACITY), root: 0, sent_at: 0, acked_at: 0, fast: false }
+        Self {
+            vm,
+            link: Link::new("Flow"),
+            outbox: Outbox::new(vm, CAPACITY),
+            root: 0,
+            sent_at: 0,
+            acked_at: 0,
+            fast: false,
+        }
     }
 
     /// Queues records and sends them at once if nothing went out lately; otherwise a tick soon will. `context` is the

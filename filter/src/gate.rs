@@ -2,11 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use sluicegate_core::dialect::openai;
-use sluicegate_core::exchange::{Closing, Head, Identity, Moment, Reading, Ticket, log};
+use sluicegate_core::dialect::openai::models::{list_body, model_body};
+use sluicegate_core::dialect::openai::routes::{Route, route};
+use sluicegate_core::dialect::openai::{self, Operation};
+use sluicegate_core::exchange::{Closing, Head, Identity, Moment, Reading, Ticket, label, log};
 use sluicegate_core::policy::names;
 use sluicegate_core::proto::dataplane::Record;
 use sluicegate_core::refusal::Refusal;
+use sluicegate_core::state::CompiledProfile;
 
 use crate::host::{self, Buffer, Map};
 use crate::reply::LocalReply;
@@ -135,7 +138,7 @@ impl Gate {
         LocalReply::refusal(&refusal, ticket.operation).send();
         let now = host::now();
         let record = ticket.close(Some(&refusal), now, shared.control_plane_time(now));
-        shared.metrics.refused(&refusal, &record);
+        shared.metrics.refused(&refusal);
         // What has no owner is not booked without end: a flood of bad keys is counted, and only a few are kept.
         let keep = ticket.identity != Identity::default() || shared.may_book_stranger(now);
         self.stage = Stage::Answered(keep.then(|| Box::new(record)));
@@ -160,9 +163,9 @@ impl Gate {
         let now = host::now();
         let records = match std::mem::take(&mut self.stage) {
             Stage::Admitted => {
-                let Some(exchange) = shared.exchanges.remove(&context) else { return };
+                let Some(mut exchange) = shared.exchanges.remove(&context) else { return };
                 // Asked only when something went wrong: a property costs as much as the rest of this callback.
-                let details = if exchange.ended_well() { Vec::new() } else { details() };
+                let details = if exchange.ended() { Vec::new() } else { details() };
                 let records = exchange.close(Closing { now, details: &details });
                 shared.metrics.closed(&exchange, &records);
                 records
@@ -215,21 +218,37 @@ fn arrive(end: bool, shared: &mut Shared) -> Result<Arrival, Turned> {
             return Err((refusal, ticket));
         }
     };
-    let (route, path) = match openai::route(&head.method, &head.path) {
-        Ok(found) => found,
+    let operation = match route(&head.method, &head.path) {
+        Ok(Route::ChatCompletions) => Operation::ChatCompletions,
+        Ok(Route::Embeddings) => Operation::Embeddings,
+        Ok(Route::Models) => return models(ticket, None, &profile, shared),
+        Ok(Route::Model(name)) => return models(ticket, Some(&name), &profile, shared),
         Err(refusal) => return Err((refusal, ticket)),
     };
-    ticket.route = route.name();
-    match openai::answer_from_policy(&route, shared.policy.as_deref(), &profile) {
-        Some(Ok(body)) => return Ok(Arrival::Answer(LocalReply::json(200, body, ticket.operation))),
-        Some(Err(refusal)) => return Err((refusal, ticket)),
-        None => {}
-    }
+    ticket.route = operation.name();
     if end {
         return Err((Refusal::InvalidJson { reason: "it is empty".to_owned() }, ticket));
     }
     let limit = shared.max_body_bytes();
-    Reading::new(ticket, head, (route, path), profile, limit).map(|reading| Arrival::Body(Box::new(reading)))
+    Reading::new(ticket, head, operation, profile, limit).map(|reading| Arrival::Body(Box::new(reading)))
+}
+
+/// The models this key may use, or one of them. Nothing runs, so nothing is booked.
+fn models(ticket: Ticket, name: Option<&str>, profile: &CompiledProfile, shared: &Shared) -> Result<Arrival, Turned> {
+    let Some(policy) = &shared.policy else { return Err((Refusal::NotReady, ticket)) };
+    let body = match name {
+        None => {
+            let mut names: Vec<&str> =
+                policy.models().filter(|m| profile.allows_model(m.id)).map(|m| m.name.as_str()).collect();
+            names.sort_unstable();
+            list_body(names)
+        }
+        Some(name) => match policy.model(name).filter(|m| profile.allows_model(m.id)) {
+            Some(model) => model_body(&model.name),
+            None => return Err((Refusal::UnknownModel { model: label(name.as_bytes()) }, ticket)),
+        },
+    };
+    Ok(Arrival::Answer(LocalReply::json(200, body, ticket.operation)))
 }
 
 /// Takes away what only we or Envoy may set, before the router reads it, and a key in the query before anything logs it.

@@ -6,6 +6,8 @@
 
 use std::ptr::null_mut;
 
+use sluicegate_core::exchange::Mono;
+
 /// A host call's refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u32);
@@ -49,14 +51,13 @@ pub enum Metric {
     Histogram = 2,
 }
 
-/// Which half of a stream to resume.
-#[derive(Clone, Copy, Debug)]
-#[repr(u32)]
-pub enum Half {
-    Request = 0,
-}
-
 mod raw {
+    #[link(wasm_import_module = "wasi_snapshot_preview1")]
+    unsafe extern "C" {
+        pub fn clock_time_get(clock: u32, precision: u64, time: *mut u64) -> u32;
+        pub fn random_get(data: *mut u8, size: usize) -> u32;
+    }
+
     #[link(wasm_import_module = "env")]
     unsafe extern "C" {
         pub fn proxy_log(level: u32, data: *const u8, size: usize) -> u32;
@@ -87,13 +88,7 @@ mod raw {
             size: *mut usize,
             cas: *mut u32,
         ) -> u32;
-        pub fn proxy_set_shared_data(
-            key: *const u8,
-            key_size: usize,
-            data: *const u8,
-            size: usize,
-            cas: u32,
-        ) -> u32;
+        pub fn proxy_set_shared_data(key: *const u8, key_size: usize, data: *const u8, size: usize, cas: u32) -> u32;
         pub fn proxy_send_local_response(
             status: u32,
             details: *const u8,
@@ -143,6 +138,30 @@ fn fetch(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> HostResult<Vec<u
     let mut size = 0;
     check(call(&mut data, &mut size))?;
     Ok(take(data, size))
+}
+
+/// The host's monotonic clock, one for all VMs of the process.
+pub fn now() -> Mono {
+    Mono(clock(1))
+}
+
+/// The host's wall clock, ns since 1970.
+pub fn wall_clock() -> u64 {
+    clock(0)
+}
+
+fn clock(id: u32) -> u64 {
+    let mut time = 0;
+    // Both clocks exist on every host; were one not to, time stands still, and nothing is confirmed any more.
+    unsafe { raw::clock_time_get(id, 1_000, &mut time) };
+    time
+}
+
+/// Random, from the host's source.
+pub fn random() -> u64 {
+    let mut bytes = [0; 8];
+    unsafe { raw::random_get(bytes.as_mut_ptr(), bytes.len()) };
+    u64::from_le_bytes(bytes)
 }
 
 /// One line in Envoy's log. Never with a secret or a client's text.
@@ -236,9 +255,10 @@ pub fn send_local_response(status: u32, headers: &[(&str, &[u8])], body: &[u8], 
     })
 }
 
-/// Resumes the effective context. Exactly once, at most 32 in one callback: more overflow the VM's stack.
-pub fn continue_stream(half: Half) -> HostResult<()> {
-    check(unsafe { raw::proxy_continue_stream(half as u32) })
+/// Resumes the effective context's request. Exactly once, at most 32 in one callback: more overflow the VM's stack.
+pub fn continue_request() -> HostResult<()> {
+    const REQUEST: u32 = 0;
+    check(unsafe { raw::proxy_continue_stream(REQUEST) })
 }
 
 /// Makes `context` the one that later calls act on. After a failure the old one still is: check before any other call.
@@ -310,11 +330,21 @@ fn serialize(headers: &[(&str, &[u8])]) -> Vec<u8> {
     out
 }
 
+/// A number in a header.
+pub fn parse<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
 /// A header map as the host serialised it.
 #[derive(Debug, Default)]
 pub struct Headers(Vec<u8>);
 
 impl Headers {
+    /// Of a reply.
+    pub fn status(&self) -> Option<u32> {
+        self.iter().find(|(name, _)| *name == b":status").and_then(|(_, value)| parse(value))
+    }
+
     /// Names are lower case. Ends early where the bytes are not what they should be.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let bytes = self.0.as_slice();

@@ -34,12 +34,9 @@ impl Metrics {
             let labels = format!(".model[{}].backend[{}]", clean(model), clean(backend));
             let usage = record.usage.unwrap_or_default();
             let cached = usage.cache_read + usage.cache_write_5m + usage.cache_write_1h;
-            for (kind, tokens) in [
-                ("input", usage.input),
-                ("cached", cached),
-                ("output", usage.output),
-                ("reasoning", usage.reasoning),
-            ] {
+            for (kind, tokens) in
+                [("input", usage.input), ("cached", cached), ("output", usage.output), ("reasoning", usage.reasoning)]
+            {
                 if tokens > 0 {
                     self.count(format!("sluicegate_tokens_total.type[{kind}]{labels}"), tokens);
                 }
@@ -56,7 +53,10 @@ impl Metrics {
             if record.last {
                 self.count(format!("sluicegate_requests_total.route[{route}].status[{}]{labels}", record.status), 1);
                 if record.first_token_us > 0 {
-                    self.sample(format!("sluicegate_time_to_first_token_ms.model[{}]", clean(model)), record.first_token_us / 1000);
+                    self.sample(
+                        format!("sluicegate_time_to_first_token_ms.model[{}]", clean(model)),
+                        record.first_token_us / 1000,
+                    );
                 }
                 self.sample(format!("sluicegate_request_duration_ms.model[{}]", clean(model)), record.total_us / 1000);
                 self.sample("sluicegate_gateway_us".to_owned(), record.gateway_us);
@@ -64,7 +64,7 @@ impl Metrics {
         }
     }
 
-    /// A request was refused before it was admitted.
+    /// A client got a refusal.
     pub fn refused(&mut self, refusal: &Refusal) {
         self.count(format!("sluicegate_refusals_total.code[{}]", refusal.code()), 1);
     }

@@ -1,6 +1,6 @@
 //! Replies that the gate gives by itself.
 
-use sluicegate_core::dialect::openai;
+use sluicegate_core::dialect::openai::error::refusal_body;
 use sluicegate_core::exchange::{Head, OperationId};
 use sluicegate_core::policy::names;
 use sluicegate_core::refusal::Refusal;
@@ -29,7 +29,7 @@ impl LocalReply {
     pub fn refusal(refusal: &Refusal, operation: OperationId) -> Self {
         Self {
             status: refusal.status(),
-            body: openai::refusal_body(refusal, &operation.to_string()),
+            body: refusal_body(refusal, &operation.to_string()),
             operation: Some(operation),
             retry_after: refusal.retry_after(),
             details: refusal.code(),
@@ -46,8 +46,10 @@ impl LocalReply {
             details: "sluicegate_probe",
         };
         match (head.method.as_str(), head.path.as_str()) {
-            ("GET" | "HEAD", READY_PATH) if ready() => Some(plain(200, r#"{"ready":true}"#)),
-            ("GET" | "HEAD", READY_PATH) => Some(plain(503, r#"{"ready":false}"#)),
+            ("GET" | "HEAD", READY_PATH) => Some(match ready() {
+                true => plain(200, r#"{"ready":true}"#),
+                false => plain(503, r#"{"ready":false}"#),
+            }),
             ("GET" | "HEAD", "/") => Some(plain(200, r#"{"service":"sluicegate"}"#)),
             _ => None,
         }

@@ -233,7 +233,10 @@ impl Root {
                 wire::PolicyVerdict { accepted: true, ..verdict }
             }
             Err((field, message)) => {
-                host::log(LogLevel::Error, &format!("sluicegate: policy {} refused: {field}: {message}", stamp.revision));
+                host::log(
+                    LogLevel::Error,
+                    &format!("sluicegate: policy {} refused: {field}: {message}", stamp.revision),
+                );
                 wire::PolicyVerdict { field, message, ..verdict }
             }
         };

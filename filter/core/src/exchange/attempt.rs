@@ -211,6 +211,11 @@ impl Exchange {
         self.attempts.len()
     }
 
+    /// The model the client asked for: one of the policy's, so it may label metrics.
+    pub fn model_name(&self) -> &str {
+        &self.ticket.requested_model
+    }
+
     /// The position of the last attempt.
     pub fn position(&self) -> Option<Position> {
         self.attempts.last().map(|a| a.position)

@@ -4,7 +4,6 @@ use super::attempt::{Attempt, End};
 use super::{Exchange, Mono};
 use crate::noun::{Nano, Source, Usage};
 use crate::proto::dataplane as wire;
-use crate::refusal::Refusal;
 
 /// What the gate knows when a request is over.
 #[derive(Clone, Copy, Debug)]

@@ -93,8 +93,8 @@ pub fn admitted_origin(value: &[u8]) -> Option<Origin> {
 
 fn origin(text: &str) -> Option<(Origin, &str)> {
     let mut parts = text.splitn(4, ' ');
-    let boot = u64::from_str_radix(parts.next()?, 16).ok()?;
-    let vm = u64::from_str_radix(parts.next()?, 16).ok()?;
+    let mut number = || parts.next().filter(|p| p.len() == 16).and_then(|p| u64::from_str_radix(p, 16).ok());
+    let (boot, vm) = (number()?, number()?);
     let context = parts.next()?.parse().ok()?;
     Some((Origin { boot, vm, context }, parts.next().unwrap_or_default()))
 }
@@ -113,24 +113,26 @@ pub struct Logged {
 /// # Errors
 /// When a value is there but cannot be read.
 pub fn find(line: &str) -> Option<Result<Logged, &'static str>> {
-    // The first marker is the value's: what a client wrote stands inside the value, and a path holds no space.
+    // The first is the value's own: what a client wrote comes after it, inside the value, or is a path, without spaces.
     let after = |marker: &str| {
-        line.match_indices(marker).find_map(|(at, _)| Some((at, line.get(at + marker.len()..)?.strip_prefix(' ')?)))
+        line.match_indices(marker).find_map(|(at, _)| {
+            let (origin, json) = origin(line.get(at + marker.len()..)?.strip_prefix(' ')?)?;
+            Some((at, origin, json))
+        })
     };
-    match (after(RECORDED), after(ADMITTED)) {
-        (Some((r, _)), Some((a, rest))) if a < r => Some(parse(rest, false)),
-        (Some((_, rest)), _) => Some(parse(rest, true)),
-        (None, Some((_, rest))) => Some(parse(rest, false)),
-        (None, None) => None,
-    }
+    let (finished, origin, json) = match (after(RECORDED), after(ADMITTED)) {
+        (Some((r, ..)), Some((a, origin, json))) if a < r => (false, origin, json),
+        (Some((_, origin, json)), _) => (true, origin, json),
+        (None, Some((_, origin, json))) => (false, origin, json),
+        (None, None) => return None,
+    };
+    Some(records(json).map(|records| Logged { origin, finished, records }))
 }
 
-fn parse(rest: &str, finished: bool) -> Result<Logged, &'static str> {
-    let (origin, json) = origin(rest).ok_or("boot, vm or context is missing")?;
+fn records(json: &str) -> Result<Vec<Record>, &'static str> {
     let mut values = serde_json::Deserializer::from_str(json).into_iter::<Vec<Line>>();
     let lines = values.next().and_then(Result::ok).ok_or("the records are not readable")?;
-    let records = lines.into_iter().map(Record::try_from).collect::<Result<Vec<_>, _>>()?;
-    Ok(Logged { origin, finished, records })
+    lines.into_iter().map(Record::try_from).collect()
 }
 
 impl From<&Record> for Line {
@@ -296,8 +298,10 @@ mod tests {
     #[test]
     fn a_line_without_a_value_or_with_a_broken_one_is_told_apart() {
         assert!(find("GET / 404 -").is_none());
-        assert!(find("POST / 200 RECORDED 1 2 3 [{").unwrap().is_err());
-        assert!(find("POST / 200 RECORDED 1 2 x []").unwrap().is_err());
-        assert!(find("POST / 200 RECORDED 1 2 3 [{\"op\":\"zz\"}]").unwrap().is_err());
+        assert!(find("POST /RECORDED 200 1 2 3 []").is_none());
+        let value = "RECORDED 0000000000000001 0000000000000002 3";
+        assert!(find(&format!("POST / 200 {value} [{{")).unwrap().is_err());
+        assert!(find(&format!("POST / 200 {value} [{{\"op\":\"zz\"}}]")).unwrap().is_err());
+        assert!(find(&format!("POST / 200 {value} []")).unwrap().is_ok());
     }
 }

@@ -28,13 +28,7 @@ impl Entry {
 }
 
 /// Writes a credential, unless what is there is as new. Returns whether it did.
-pub fn apply<S: SharedData>(
-    store: &S,
-    count: u32,
-    id: u32,
-    stamp: Stamp,
-    sealed: &[u8],
-) -> Result<bool, StoreFault> {
+pub fn apply<S: SharedData>(store: &S, count: u32, id: u32, stamp: Stamp, sealed: &[u8]) -> Result<bool, StoreFault> {
     let key = keys::credential(id.checked_rem(count).unwrap_or(0));
     update(store, &key, |value| {
         let newer = value.and_then(Entry::decode).is_none_or(|old| old.stamp < stamp);

@@ -1,9 +1,9 @@
 //! The encoded policy, in parts: a VM that begins reads it from here.
 
+use super::Stamp;
 use super::bytes::{Fields, Writer};
 use super::head::Head;
 use super::store::{SharedData, StoreFault, keys, update};
-use super::Stamp;
 
 /// The largest policy that is taken, in bytes.
 pub const MAX_POLICY_BYTES: usize = 4 << 20;
