@@ -8,6 +8,7 @@ use super::bucket::Bucket;
 use super::head::Head;
 use super::profile::{CompiledProfile, Entry};
 use super::record::{self, KeyRecord};
+use super::rule::{self, Rule};
 use super::store::{SharedData, StoreFault};
 use super::{Boot, Times};
 use crate::noun::{Owner, OwnerKind};
@@ -60,10 +61,11 @@ impl Reader {
         let Some(head) = self.head(store)? else { return Ok(Lookup::NotReady) };
         let [prefix @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = hash;
         let bucket = Bucket::read(store, record::bucket_of(prefix, sizes.buckets))?;
-        let found = if bucket.stamp < head.floor { None } else { record::find(bucket.records(), prefix) };
+        let found =
+            if bucket.stamp < head.floor && rule::on(Rule::S7) { None } else { record::find(bucket.records(), prefix) };
         let age = now.since(head.confirmed);
         let Some(record) = found else {
-            let can_tell = head.complete && age < CONFIRMED_NS;
+            let can_tell = (head.complete && age < CONFIRMED_NS) || !rule::on(Rule::S8);
             return Ok(if can_tell { Lookup::Unknown } else { Lookup::NotReady });
         };
         if age >= max_staleness_ns {
