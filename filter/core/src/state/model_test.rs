@@ -18,6 +18,7 @@ use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
 use self::fault::Fault;
 use self::laws::{Witness, check_settled};
 use self::world::{Commit, KEYS, Stream, World, deliver};
+use super::Reader;
 use super::rule::{self, Rule};
 
 const SECOND: u64 = 1_000_000_000;
@@ -47,9 +48,11 @@ enum Step {
     Tick {
         stream: usize,
     },
+    /// `current`: its replica reads on to the end first, and the clock.
     Send {
         stream: usize,
         messages: usize,
+        current: bool,
     },
     Deliver {
         stream: usize,
@@ -76,6 +79,8 @@ enum Step {
         calls: u32,
         stream: usize,
     },
+    /// A VM begins, whose reader has seen nothing.
+    NewReader,
     Keep {
         stream: usize,
     },
@@ -96,18 +101,20 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => commit.prop_map(Step::Commit),
         5 => (replica.clone(), 0..4u64).prop_map(|(replica, revisions)| Step::CatchUp { replica, revisions }),
-        1 => replica.clone().prop_map(|replica| Step::CutLog { replica }),
+        2 => replica.clone().prop_map(|replica| Step::CutLog { replica }),
         1 => (0..6u64).prop_map(|revisions| Step::Restore { revisions }),
         3 => replica.prop_map(|replica| Step::Open { replica }),
         1 => stream.clone().prop_map(|stream| Step::Close { stream }),
         3 => stream.clone().prop_map(|stream| Step::Tick { stream }),
-        6 => (stream.clone(), 1..6usize).prop_map(|(stream, messages)| Step::Send { stream, messages }),
+        8 => (stream.clone(), 1..8usize, any::<bool>())
+            .prop_map(|(stream, messages, current)| Step::Send { stream, messages, current }),
         6 => (stream.clone(), 1..6usize).prop_map(|(stream, messages)| Step::Deliver { stream, messages }),
         2 => stream.clone().prop_map(|stream| Step::Pump { stream }),
         3 => (stream.clone(), 0..5u32).prop_map(|(stream, writes)| Step::Trap { stream, writes }),
         3 => (stream.clone(), 0..5u32, stream.clone(), 1..4usize)
             .prop_map(|(stream, calls, other, messages)| Step::Interrupt { stream, calls, other, messages }),
         3 => (key, 0..4u32, stream.clone()).prop_map(|(key, calls, stream)| Step::Read { key, calls, stream }),
+        2 => Just(Step::NewReader),
         1 => stream.prop_map(|stream| Step::Keep { stream }),
         1 => Just(Step::Again),
         1 => (1..12u64).prop_map(|seconds| Step::Wait { seconds }),
@@ -142,9 +149,11 @@ fn take(world: &mut World, witness: &mut Witness, step: &Step) -> Result<(), Str
             world.now.wall += seconds * SECOND;
         }
         Step::Again => world.again(),
+        Step::NewReader => world.reader = Reader::default(),
         Step::Read { key, calls, stream } => {
             let Some(stream) = nth(world, stream) else { return Ok(()) };
             witness.look(world)?;
+            world.send(&stream, usize::MAX);
             let answer = world.read(key, Some((calls, stream)));
             witness.judge(world, key, &answer, false)?;
         }
@@ -168,7 +177,12 @@ fn on_stream(world: &mut World, stream: &Rc<RefCell<Stream>>, step: &Step) {
     match *step {
         Step::Close { .. } => stream.borrow_mut().dead = true,
         Step::Tick { .. } => world.tick(stream),
-        Step::Send { messages, .. } => {
+        Step::Send { messages, current, .. } => {
+            if current {
+                let replica = stream.borrow().replica;
+                world.catch_up(replica, u64::MAX / 2);
+                world.tick(stream);
+            }
             world.send(stream, messages);
         }
         Step::Deliver { messages, .. } => world.deliver(stream, messages),
@@ -230,7 +244,7 @@ fn explore(runs: u32, shrink: u32, fault: Option<Fault>) -> Option<String> {
         Err(TestError::Fail(reason, steps)) => {
             let steps: Vec<String> = steps.iter().map(|step| format!("{step:?}")).collect();
             Some(format!("{reason}, after\n{}", steps.join("\n")))
-        },
+        }
         Err(TestError::Abort(reason)) => panic!("{reason}"),
     }
 }
@@ -255,6 +269,7 @@ macro_rules! needed {
 }
 
 needed! {
+    s10_a_stream_behind_the_list_ends: Some(Rule::S10Behind), None;
     s2_counter_before_content: None, Some(Fault::CounterAfterContent);
     s3_a_bucket_loses_to_a_higher_stamp: Some(Rule::S3), None;
     s4_a_mark_after_its_keys: None, Some(Fault::MarkFirst);

@@ -14,6 +14,8 @@ pub(super) enum Rule {
     S10Stamp,
     /// Owners that a new list lacks are blocked until the keys have come as far.
     S10Leaving,
+    /// A stream whose list comes after a newer one ends, unless the keys are past it.
+    S10Behind,
     /// A profile of another id is none.
     S11,
 }
