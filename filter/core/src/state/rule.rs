@@ -10,6 +10,8 @@ pub(super) enum Rule {
     S7,
     /// "Unknown" is said only of complete and current state.
     S8,
+    /// A bucket that is ahead of head is believed only by a list that is as new.
+    S8List,
     /// A blocked list loses to a higher stamp.
     S10Stamp,
     /// Owners that a new list lacks are blocked until the keys have come as far.

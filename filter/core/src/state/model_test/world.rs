@@ -99,6 +99,7 @@ impl World {
         for key in 0..KEYS - 1 {
             world.commit(&Commit::Put { key, new_profile: key == 0 });
         }
+        world.replicas = [world.db.clone(), world.db.clone()];
         world
     }
 
