@@ -61,6 +61,10 @@ impl Reader {
         let [prefix @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = hash;
         let index = record::bucket_of(prefix, sizes.buckets);
         let Some((head, bucket)) = self.head_and_bucket(store, index)? else { return Ok(Lookup::NotReady) };
+        if head.confirmed == Times::default() {
+            // Before the boot's first mark there is no clock to judge an expiry by.
+            return Ok(Lookup::NotReady);
+        }
         let found =
             if bucket.stamp < head.floor && rule::on(Rule::S7) { None } else { record::find(bucket.records(), prefix) };
         let age = now.since(head.confirmed);
