@@ -1,1 +1,5 @@
 //! The local all-in-one.
+
+pub mod bootstrap;
+pub mod child;
+pub mod tools;

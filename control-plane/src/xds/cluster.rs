@@ -116,11 +116,8 @@ fn assignment(name: &str, upstream: &Upstream) -> endpoint::ClusterLoadAssignmen
 }
 
 fn host_metadata(position: Position) -> core::Metadata {
-    let text = |id: u32| pb::Value { kind: Some(pb::value::Kind::StringValue(id.to_string())) };
-    let fields = HashMap::from([
-        (names::META_BACKEND.to_owned(), text(position.backend)),
-        (names::META_CREDENTIAL.to_owned(), text(position.credential)),
-    ]);
+    let text = pb::Value { kind: Some(pb::value::Kind::StringValue(names::position_text(position))) };
+    let fields = HashMap::from([(names::META_POSITION.to_owned(), text)]);
     core::Metadata {
         filter_metadata: HashMap::from([(names::META_NAMESPACE.to_owned(), pb::Struct { fields })]),
         ..Default::default()
@@ -140,10 +137,7 @@ fn breakers() -> cluster::CircuitBreakers {
 
 /// Host changes count at once; by default the second one within a second waits for the rest of it.
 fn common_lb() -> Option<cluster::cluster::CommonLbConfig> {
-    Some(cluster::cluster::CommonLbConfig {
-        update_merge_window: part::duration(Duration::ZERO),
-        ..Default::default()
-    })
+    Some(cluster::cluster::CommonLbConfig { update_merge_window: part::duration(Duration::ZERO), ..Default::default() })
 }
 
 /// Reasoning models are silent for minutes; NATs and firewalls forget a connection that says nothing.

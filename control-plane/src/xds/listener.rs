@@ -19,6 +19,7 @@ use envoy_types::pb::envoy::extensions::http::early_header_mutation::header_muta
 use envoy_types::pb::envoy::extensions::wasm::v3 as wasm;
 use envoy_types::pb::google::protobuf as pb;
 use envoy_types::util::pack_any;
+use sluicegate_core::plugin::{PluginConfig, Role};
 use sluicegate_core::policy::names;
 
 use super::part;
@@ -34,8 +35,6 @@ pub struct ListenerConfig {
     /// A path on the Envoy's machine.
     pub access_log: String,
     pub wasm: WasmCode,
-    /// Names the build of the filter; a newer one takes over at once.
-    pub version: String,
     /// Proxies in front whose `x-forwarded-for` is believed.
     pub trusted_hops: u32,
 }
@@ -74,7 +73,7 @@ fn connection_manager(config: &ListenerConfig) -> hcm::HttpConnectionManager {
         codec_type: hcm::http_connection_manager::CodecType::Auto.into(),
         stat_prefix: "sluicegate".to_owned(),
         route_specifier: Some(hcm::http_connection_manager::RouteSpecifier::RouteConfig(route::table())),
-        http_filters: vec![plugin(config, names::GATE, "gate"), router(config)],
+        http_filters: vec![plugin(config, names::GATE, Role::Gate), router(config)],
         access_log: vec![access_log(config)],
         // Envoy's default of 5 minutes is shorter than a reasoning model may think.
         stream_idle_timeout: part::duration(STREAM_IDLE),
@@ -90,8 +89,9 @@ fn connection_manager(config: &ListenerConfig) -> hcm::HttpConnectionManager {
 
 /// Removes the client's own routing header. Only this early does it come before the first match of a route.
 fn without_list_header() -> core::TypedExtensionConfig {
-    let remove =
-        mutation::HeaderMutation { action: Some(mutation::header_mutation::Action::Remove(names::LIST_HEADER.to_owned())) };
+    let remove = mutation::HeaderMutation {
+        action: Some(mutation::header_mutation::Action::Remove(names::LIST_HEADER.to_owned())),
+    };
     part::extension(
         "envoy.http.early_header_mutation.header_mutation",
         early::HeaderMutation { mutations: vec![remove] },
@@ -101,17 +101,20 @@ fn without_list_header() -> core::TypedExtensionConfig {
 /// The adapter stands once, here: it runs for every attempt, whichever cluster that goes to.
 fn router(config: &ListenerConfig) -> hcm::HttpFilter {
     let codec = part::http_filter("envoy.filters.http.upstream_codec", UpstreamCodec::default());
-    let router =
-        Router { upstream_http_filters: vec![plugin(config, names::ADAPTER, "adapter"), codec], ..Default::default() };
+    let router = Router {
+        upstream_http_filters: vec![plugin(config, names::ADAPTER, Role::Adapter), codec],
+        ..Default::default()
+    };
     part::http_filter("envoy.filters.http.router", router)
 }
 
 /// Gate and adapter are one VM: same `vm_id`, same VM configuration, same code.
-fn plugin(config: &ListenerConfig, name: &str, role: &str) -> hcm::HttpFilter {
+fn plugin(config: &ListenerConfig, name: &str, role: Role) -> hcm::HttpFilter {
+    let entry = PluginConfig { role, cluster: names::CONTROL_PLANE_CLUSTER.to_owned(), version: build_version() };
     let plugin = wasm::PluginConfig {
         name: name.to_owned(),
         root_id: name.to_owned(),
-        configuration: part::any(pb::StringValue { value: plugin_configuration(role, &config.version) }),
+        configuration: part::any(pb::StringValue { value: entry.to_json() }),
         // Without it a filter that pauses at the headers never sees the body, and the request hangs.
         allow_on_headers_stop_iteration: part::bool(true),
         // A trap must neither open the gate (FAIL_OPEN) nor shut it for good (FAIL_CLOSED, the default).
@@ -129,9 +132,10 @@ fn plugin(config: &ListenerConfig, name: &str, role: &str) -> hcm::HttpFilter {
     part::http_filter("envoy.filters.http.wasm", Wasm { config: Some(plugin) })
 }
 
-/// What the filter is told. Shown by Envoy's `config_dump`, so nothing secret.
-fn plugin_configuration(role: &str, version: &str) -> String {
-    serde_json::json!({ "role": role, "cluster": names::CONTROL_PLANE_CLUSTER, "version": version }).to_string()
+/// Rises with each release; two replicas of one release render the same listener.
+fn build_version() -> u64 {
+    let parts = [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH")];
+    parts.iter().fold(0, |version, part| version * 1_000_000 + part.parse::<u64>().unwrap_or_default())
 }
 
 fn vm(code: &WasmCode) -> wasm::VmConfig {
@@ -176,8 +180,9 @@ fn local_replies() -> hcm::LocalReplyConfig {
     let ends = ["stream_idle_timeout", "max_duration_timeout", "no_healthy_upstream"]
         .map(|details| format!("response.code_details == '{details}'"))
         .join(" || ");
-    let expression =
-        format!("response.code_details == 'wasm_fail_stream' || (xds.route_name.startsWith('{CATCH_ALL}') && ({ends}))");
+    let expression = format!(
+        "response.code_details == 'wasm_fail_stream' || (xds.route_name.startsWith('{CATCH_ALL}') && ({ends}))"
+    );
     let filter = accesslog::ExtensionFilter {
         name: "envoy.access_loggers.extension_filters.cel".to_owned(),
         config_type: Some(accesslog::extension_filter::ConfigType::TypedConfig(pack_any(ExpressionFilter {

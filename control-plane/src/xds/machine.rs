@@ -45,9 +45,19 @@ pub struct Response {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A reconnecting Envoy has this version since before.
-    Restated { kind: Kind, version: String },
-    Acked { kind: Kind, version: String },
-    Refused { kind: Kind, version: String, message: String },
+    Restated {
+        kind: Kind,
+        version: String,
+    },
+    Acked {
+        kind: Kind,
+        version: String,
+    },
+    Refused {
+        kind: Kind,
+        version: String,
+        message: String,
+    },
 }
 
 /// One stream.

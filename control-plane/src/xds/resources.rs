@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::google::protobuf::Any;
 use envoy_types::util::pack_any;
-use prost::Message as _;
 use sha2::{Digest, Sha256};
 use sluicegate_core::policy::names;
 
@@ -61,7 +59,7 @@ impl Resources {
     }
 }
 
-/// Collects resources and hashes what they say.
+/// Collects resources and hashes them. No resource has a protobuf map of more than one entry, so each has one encoding.
 #[derive(Default)]
 struct Builder {
     hash: Sha256,
@@ -69,56 +67,45 @@ struct Builder {
 }
 
 impl Builder {
-    /// `stands_for` must have one encoding: protobuf maps of more than one entry have several.
-    fn add(&mut self, name: &str, stands_for: &[u8], resource: Any) {
-        self.hash.update((name.len() as u64).to_le_bytes());
-        self.hash.update(name);
-        self.hash.update((stands_for.len() as u64).to_le_bytes());
-        self.hash.update(stands_for);
-        self.items.insert(name.to_owned(), resource);
+    fn add<T: prost::Name>(&mut self, name: String, resource: T) {
+        let resource = pack_any(resource);
+        for part in [name.as_bytes(), resource.value.as_slice()] {
+            self.hash.update((part.len() as u64).to_le_bytes());
+            self.hash.update(part);
+        }
+        self.items.insert(name, resource);
     }
 
     fn finish(self) -> Set {
         let digest = self.hash.finalize();
-        Set { version: digest.iter().take(8).map(|b| format!("{b:02x}")).collect(), items: self.items }
+        Set { version: hex::encode(digest.get(..8).unwrap_or(&digest)), items: self.items }
     }
 }
 
 fn clusters(topology: &Topology) -> Set {
     let mut set = Builder::default();
     for (name, upstream) in &topology.upstreams {
-        add_cluster(&mut set, cluster::position(name, upstream));
+        set.add(name.clone(), cluster::position(name, upstream));
     }
     for (name, positions) in &topology.lists {
-        add_cluster(&mut set, cluster::list(name, positions));
+        set.add(name.clone(), cluster::list(name, positions));
     }
-    debug_assert!(!set.items.contains_key(names::EMPTY_CLUSTER), "names of lists and positions have their own prefixes");
-    add_cluster(&mut set, cluster::empty());
+    set.add(names::EMPTY_CLUSTER.to_owned(), cluster::empty());
     set.finish()
 }
 
-/// The host's metadata has two entries in one map; it says nothing that the name does not, so the version goes without.
-fn add_cluster(set: &mut Builder, cluster: Cluster) {
-    let mut plain = cluster.clone();
-    let hosts = plain.load_assignment.iter_mut().flat_map(|a| &mut a.endpoints).flat_map(|e| &mut e.lb_endpoints);
-    hosts.for_each(|host| host.metadata = None);
-    set.add(&cluster.name.clone(), &plain.encode_to_vec(), pack_any(cluster));
-}
-
 fn secrets(topology: &Topology) -> Set {
+    let bundles = topology.upstreams.values().filter_map(|u| secret::bundle(&u.endpoint.trust));
+    let bundles: BTreeMap<_, _> = bundles.map(|bundle| (bundle.name.clone(), bundle)).collect();
     let mut set = Builder::default();
-    for upstream in topology.upstreams.values() {
-        let Some(bundle) = secret::bundle(&upstream.endpoint.trust) else { continue };
-        if !set.items.contains_key(&bundle.name) {
-            set.add(&bundle.name.clone(), &bundle.encode_to_vec(), pack_any(bundle));
-        }
+    for (name, bundle) in bundles {
+        set.add(name, bundle);
     }
     set.finish()
 }
 
 fn listeners(config: &ListenerConfig) -> Set {
     let mut set = Builder::default();
-    let listener = pack_any(listener::listener(config));
-    set.add(listener::NAME, &listener.value.clone(), listener);
+    set.add(listener::NAME.to_owned(), listener::listener(config));
     set.finish()
 }

@@ -30,7 +30,8 @@ impl Retained {
         let previous = std::mem::replace(&mut self.current, next);
         for (name, order) in previous.lists {
             if !self.current.lists.contains_key(&name) {
-                let positions = order.iter().filter_map(|p| Some((p.clone(), previous.upstreams.get(p)?.clone()))).collect();
+                let positions =
+                    order.iter().filter_map(|p| Some((p.clone(), previous.upstreams.get(p)?.clone()))).collect();
                 let departed = Departed { positions, order, revision: self.current.revision, unused_since: None };
                 self.departed.insert(name, departed);
             }
@@ -65,4 +66,3 @@ impl Retained {
         all
     }
 }
-

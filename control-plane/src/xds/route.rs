@@ -99,8 +99,11 @@ fn catch_all_bodyless() -> Route {
         ..Default::default()
     };
     let method = header(":method", route::header_matcher::HeaderMatchSpecifier::StringMatch(methods));
-    let action =
-        RouteAction { cluster_specifier: nowhere(), idle_timeout: part::duration(STREAM_IDLE), ..action(ADMISSION_TIMEOUT) };
+    let action = RouteAction {
+        cluster_specifier: nowhere(),
+        idle_timeout: part::duration(STREAM_IDLE),
+        ..action(ADMISSION_TIMEOUT)
+    };
     Route {
         name: format!("{CATCH_ALL}-bodyless"),
         r#match: Some(route::RouteMatch { headers: vec![method], ..any_path() }),

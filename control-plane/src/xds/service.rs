@@ -124,7 +124,11 @@ impl AggregatedDiscoveryService for Ads {
 }
 
 impl Ads {
-    async fn run(mut self, mut inbound: Streaming<DiscoveryRequest>, outbound: mpsc::Sender<Result<DiscoveryResponse, Status>>) {
+    async fn run(
+        mut self,
+        mut inbound: Streaming<DiscoveryRequest>,
+        outbound: mpsc::Sender<Result<DiscoveryResponse, Status>>,
+    ) {
         // The first request names the node; without one there is nobody to serve.
         let Ok(Some(first)) = inbound.message().await else { return };
         let node = first.node.clone().unwrap_or_default();
@@ -267,7 +271,9 @@ fn check_node(node: &Node) -> Result<(), Status> {
     let (major, minor, patch) = (version.major_number, version.minor_number, version.patch);
     if (major, minor, patch) < OLDEST_ENVOY {
         let (a, b, c) = OLDEST_ENVOY;
-        return Err(Status::failed_precondition(format!("Envoy {major}.{minor}.{patch} is too old: {a}.{b}.{c} or newer")));
+        return Err(Status::failed_precondition(format!(
+            "Envoy {major}.{minor}.{patch} is too old: {a}.{b}.{c} or newer"
+        )));
     }
     Ok(())
 }
