@@ -2,4 +2,8 @@
 
 pub mod bootstrap;
 pub mod child;
+pub mod envoy;
+pub mod ports;
+pub mod postgres;
+mod private;
 pub mod tools;
