@@ -1,8 +1,32 @@
 //! Postgres: the only module that knows SQL. Every write is one transaction (see `migrations/`).
 
+mod apply;
+mod block;
+mod endpoint;
+mod fault;
+mod node_token;
+pub mod noun;
+mod policy;
+mod profile;
+mod read;
+mod seed;
+mod tx;
+
 use std::time::Duration;
 
 use sqlx::postgres::{PgPool, PgPoolOptions};
+
+pub use apply::{Change, ChangeKind, Document, Version};
+pub use block::Blockable;
+pub use endpoint::{Endpoint, EndpointError};
+pub use fault::{Fault, WriteError};
+pub use node_token::{IssuedToken, NewNodeToken, Node, NodeToken};
+pub(crate) use noun::credential_context;
+pub use policy::{Cluster, ProviderEndpoint};
+pub use profile::PROFILE_SLOTS;
+pub use read::{AuditEntry, EnvoyRow, SummaryBy, SummaryRow, UsageFilter, UsageRow};
+pub use seed::Seeds;
+pub use tx::{Action, Issued, Write};
 
 /// A pool of connections to a migrated database.
 #[derive(Clone, Debug)]
