@@ -1,1 +1,6 @@
 //! What an Envoy's shared data holds.
+
+pub mod feed;
+pub mod record;
+#[cfg(test)]
+mod reference;
