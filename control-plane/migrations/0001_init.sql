@@ -111,6 +111,7 @@ create table price (
   provider_id integer not null references provider on delete cascade,
   model       text not null,
   tiers       jsonb not null,
+  created_at  timestamptz not null default now(),
   unique (provider_id, model)
 );
 create table model (

@@ -46,24 +46,6 @@ impl Store {
         Ok(swept)
     }
 
-    /// A deleted owner's keys are gone with it, so a day later its block has nothing left to refuse. The list changes, so
-    /// this is a commit of its own.
-    async fn forget_gone_owners(&self) -> Result<u64, StoreError> {
-        let mut tx = self.pool.begin().await?;
-        let gone = sqlx::query("delete from blocked_owner where gone_at < now() - interval '1 day'")
-            .execute(&mut *tx)
-            .await?
-            .rows_affected();
-        if gone > 0 {
-            sqlx::query("update revision set revision = revision + 1, blocks = revision + 1 where one")
-                .execute(&mut *tx)
-                .await?;
-            sqlx::query("select pg_notify('sluicegate', '')").execute(&mut *tx).await?;
-        }
-        tx.commit().await?;
-        Ok(gone)
-    }
-
     /// One partition of the ledger per day. A day that has none is kept in the default partition and stays there.
     async fn create_partitions(&self) -> Result<u64, StoreError> {
         let today: NaiveDate =

@@ -1,24 +1,46 @@
 //! Postgres: the only module that knows SQL. Every write is one transaction (see `migrations/`).
 
+mod apply;
+mod block;
+mod endpoint;
 mod era;
+mod fault;
 mod feed;
 mod ledger;
 mod maintenance;
+mod node_token;
+pub mod noun;
+mod policy;
+mod profile;
+mod read;
 mod roster;
+mod seed;
+mod tx;
 
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _};
 
+pub use apply::{Change, ChangeKind, Document, Version};
+pub use block::Blockable;
+pub use endpoint::{Endpoint, EndpointError};
 pub use era::{Era, RaiseError};
-pub use feed::{CHANNEL, Clock, Commits, CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, Parts, PolicyRow, ProfileRow, Reading};
+pub use fault::{Fault, WriteError};
+pub use feed::{
+    CHANNEL, Clock, Commits, CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, Parts, PolicyRow, ProfileRow,
+    Reading,
+};
 pub use ledger::{Inserted, LedgerRow, Reconciled, Recorded, Rejection, Witness};
 pub use maintenance::{MAINTENANCE_INTERVAL, Swept};
+pub use node_token::{IssuedToken, NewNodeToken, Node, NodeToken};
+pub(crate) use noun::credential_context;
+pub use policy::{Cluster, ProviderEndpoint};
+pub use profile::PROFILE_SLOTS;
+pub use read::{AuditEntry, EnvoyRow, SummaryBy, SummaryRow, UsageFilter, UsageRow};
 pub use roster::{EnvoyReport, Verdict};
-
-/// How many profiles an Envoy can hold.
-pub const PROFILE_SLOTS: usize = 4096;
+pub use seed::Seeds;
+pub use tx::{Action, Issued, Write};
 
 /// A pool of connections to a migrated database.
 #[derive(Clone, Debug)]

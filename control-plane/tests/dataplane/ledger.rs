@@ -50,8 +50,8 @@ pub async fn rows_that_add_up(fixture: &mut Fixture) -> i64 {
            select date_trunc('hour', admitted_at, 'UTC') as hour, coalesce(org_id, 0) o, coalesce(team_id, 0) t,
              coalesce(user_id, 0) u, coalesce(key_id, 0) k, coalesce(model_id, 0) m, coalesce(backend_id, 0) b,
              count(*) filter (where last), count(*), count(*) filter (where refusal is not null),
-             count(*) filter (where source = 'estimated'), sum(input + cache_write_5m + cache_write_1h + audio_in),
-             sum(cache_read), sum(output + reasoning + audio_out), coalesce(sum(cost_nano), 0),
+             count(*) filter (where source = 'estimated'), sum(input + cache_read + cache_write_5m + cache_write_1h + audio_in),
+             sum(cache_read + cache_write_5m + cache_write_1h), sum(output + reasoning + audio_out), coalesce(sum(cost_nano), 0),
              count(*) filter (where cost_nano is null and source <> 'none')
            from usage group by 1, 2, 3, 4, 5, 6, 7),
          sums as (select * from usage_hourly)

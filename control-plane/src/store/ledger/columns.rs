@@ -47,7 +47,8 @@ pub(super) const INSERT: &str = "
         coalesce(key_id, 0), coalesce(model_id, 0), coalesce(backend_id, 0),
         count(*) filter (where last), count(*), count(*) filter (where refusal is not null),
         count(*) filter (where source = 'estimated'),
-        sum(input + cache_write_5m + cache_write_1h + audio_in), sum(cache_read), sum(output + reasoning + audio_out),
+        sum(input + cache_read + cache_write_5m + cache_write_1h + audio_in),
+        sum(cache_read + cache_write_5m + cache_write_1h), sum(output + reasoning + audio_out),
         coalesce(sum(cost_nano), 0), count(*) filter (where cost_nano is null and source <> 'none')
       from inserted
       group by 1, 2, 3, 4, 5, 6, 7 order by 1, 2, 3, 4, 5, 6, 7
