@@ -96,6 +96,7 @@ pub(crate) struct Asked {
     pub model: String,
     pub stream: bool,
     pub include_usage: bool,
+    pub tools: bool,
 }
 
 const ID: &str = "chatcmpl-scripted";
@@ -305,7 +306,7 @@ mod tests {
     use super::*;
 
     fn asked(stream: bool, include_usage: bool) -> Asked {
-        Asked { model: "m\"1".into(), stream, include_usage }
+        Asked { model: "m\"1".into(), stream, include_usage, tools: false }
     }
 
     fn parsed(chat: &Chat, asked: &Asked) -> Vec<serde_json::Value> {

@@ -25,6 +25,7 @@ pub struct Rule {
     model: Option<String>,
     path: Option<String>,
     headers: Vec<(String, String)>,
+    tools: bool,
     /// Answers left; used up in order, the last one stays.
     answers: VecDeque<Answer>,
     times: Option<u32>,
@@ -48,6 +49,11 @@ impl Script {
     pub fn rule(mut self, rule: Rule) -> Self {
         self.rules.push(rule);
         self
+    }
+
+    /// Goes before all other rules.
+    pub fn first(&mut self, rule: Rule) {
+        self.rules.insert(0, rule);
     }
 
     /// Requests for this model get this answer.
@@ -113,6 +119,12 @@ impl Rule {
         self
     }
 
+    /// Only requests that offer tools.
+    pub fn with_tools(mut self) -> Self {
+        self.tools = true;
+        self
+    }
+
     /// The next answer of this rule; several are given in turn, the last one for good.
     pub fn answer(mut self, answer: impl Into<Answer>) -> Self {
         self.answers.push_back(answer.into());
@@ -129,6 +141,7 @@ impl Rule {
         self.times != Some(0)
             && self.model.as_ref().is_none_or(|m| *m == asked.model)
             && self.path.as_ref().is_none_or(|p| p == parts.uri.path())
+            && (!self.tools || asked.tools)
             && self.headers.iter().all(|(n, v)| parts.headers.get_all(n).iter().any(|h| h.as_bytes() == v.as_bytes()))
     }
 
@@ -149,6 +162,7 @@ pub(crate) fn asked(body: &Bytes) -> Asked {
         model: String,
         stream: Option<bool>,
         stream_options: Option<StreamOptions>,
+        tools: Option<Vec<serde::de::IgnoredAny>>,
     }
     #[derive(Deserialize)]
     struct StreamOptions {
@@ -156,7 +170,8 @@ pub(crate) fn asked(body: &Bytes) -> Asked {
     }
     let body: Body = serde_json::from_slice(body).unwrap_or_default();
     let include_usage = body.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
-    Asked { model: body.model, stream: body.stream.unwrap_or(false), include_usage }
+    let tools = body.tools.is_some_and(|t| !t.is_empty());
+    Asked { model: body.model, stream: body.stream.unwrap_or(false), include_usage, tools }
 }
 
 /// The body of a reply to `POST /v1/embeddings`.

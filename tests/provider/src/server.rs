@@ -95,6 +95,11 @@ impl Provider {
         *self.shared.script.lock().unwrap_or_else(PoisonError::into_inner) = script;
     }
 
+    /// From now on this rule goes before all others.
+    pub fn first(&self, rule: crate::Rule) {
+        self.shared.script.lock().unwrap_or_else(PoisonError::into_inner).first(rule);
+    }
+
     /// Every request so far, in order of arrival.
     pub fn requests(&self) -> Vec<Recorded> {
         self.shared.recorder.all()
@@ -104,6 +109,18 @@ impl Provider {
     pub async fn wait_for(&self, n: u64) -> Vec<Recorded> {
         self.shared.recorder.wait_for(n).await;
         self.requests()
+    }
+
+    /// Waits until `n` requests that `wanted` accepts have come, then returns those.
+    pub async fn wait_for_those(&self, n: usize, wanted: impl Fn(&Recorded) -> bool) -> Vec<Recorded> {
+        loop {
+            let seen = self.count();
+            let those: Vec<Recorded> = self.requests().into_iter().filter(|r| wanted(r)).collect();
+            if those.len() >= n {
+                return those;
+            }
+            self.shared.recorder.wait_for(seen + 1).await;
+        }
     }
 
     pub fn count(&self) -> u64 {
