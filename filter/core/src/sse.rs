@@ -207,3 +207,6 @@ impl fmt::Debug for Splitter {
         f.debug_struct("Splitter").field("held", &self.held.len()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -319,3 +319,6 @@ impl Batch {
 fn occupied(view: &impl View, from: u32, count: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(view.next_occupied(from, count), move |&last| view.next_occupied(last.checked_add(1)?, count))
 }
+
+#[cfg(test)]
+mod tests;

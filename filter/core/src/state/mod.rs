@@ -30,6 +30,8 @@ pub mod lookup;
 pub mod policy_parts;
 pub mod profile;
 pub mod record;
+#[cfg(test)]
+mod reference;
 pub mod seat;
 pub mod session;
 pub mod store;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::delta::Chunk;
 use super::estimate::estimate_output;
 use super::usage::Reported;
-use crate::json::{Edit, Edits, Scanner, edit};
+use crate::json::{Scanner, edit};
 use crate::noun::{Source, Usage};
 use crate::sse::{Event, Piece, Splitter};
 
@@ -118,7 +118,7 @@ impl Stream {
         splitter.finish(|event| match meter.last(event) {
             Some(_) if verbatim => {}
             Some(fate) => {
-                rest = fate.applied(event.raw()).into_owned();
+                rest = fate.parts(event.raw()).concat();
                 at_boundary = rest.is_empty();
             }
             // Half an event: readers would drop it, and what comes after it must not be glued to it.
@@ -133,17 +133,17 @@ impl Stream {
 enum Fate {
     Keep,
     Drop,
-    /// Kept, with changes to its raw bytes.
-    Change(Edits),
+    /// Kept without these raw bytes.
+    Cut(Range<usize>),
 }
 
 impl Fate {
-    fn applied<'a>(&self, raw: &'a [u8]) -> Cow<'a, [u8]> {
+    /// What is left of an event, in two parts.
+    fn parts<'a>(&self, raw: &'a [u8]) -> [&'a [u8]; 2] {
         match self {
-            Self::Keep => Cow::Borrowed(raw),
-            Self::Drop => Cow::Borrowed(&[]),
-            // Edits of an event lie inside it; were one not to, the event is better kept than lost.
-            Self::Change(edits) => edits.rewrite(raw).map_or(Cow::Borrowed(raw), Cow::Owned),
+            Self::Keep => [raw, &[]],
+            Self::Drop => [&[], &[]],
+            Self::Cut(range) => [raw.get(..range.start).unwrap_or(raw), raw.get(range.end..).unwrap_or_default()],
         }
     }
 }
@@ -165,7 +165,10 @@ impl<'a> Output<'a> {
         match fate {
             Fate::Keep => self.keep(event.raw()),
             Fate::Drop => self.skip(event.raw()),
-            Fate::Change(_) => self.copy().extend_from_slice(&fate.applied(event.raw())),
+            Fate::Cut(_) => {
+                let copy = self.copy();
+                fate.parts(event.raw()).iter().for_each(|part| copy.extend_from_slice(part));
+            }
         }
     }
 
@@ -184,7 +187,11 @@ impl<'a> Output<'a> {
 
     fn copy(&mut self) -> &mut Vec<u8> {
         let kept = self.chunk.get(..self.kept).unwrap_or_default();
-        self.copied.get_or_insert_with(|| kept.to_vec())
+        self.copied.get_or_insert_with(|| {
+            let mut copy = Vec::with_capacity(self.chunk.len());
+            copy.extend_from_slice(kept);
+            copy
+        })
     }
 
     fn finish(self) -> Forward<'a> {
@@ -230,7 +237,7 @@ impl Meter {
         if chunk.is_usage_only() {
             return Fate::Drop;
         }
-        usage_cut(event, &data).map_or(Fate::Keep, Fate::Change)
+        usage_cut(event, &data).map_or(Fate::Keep, Fate::Cut)
     }
 
     /// Reads what the stream ended with, if that is an event at all, but for its blank line.
@@ -297,13 +304,14 @@ fn is_done(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]"
 }
 
-/// Cuts the `usage` member out of an event. `None` when it cannot be found a second time.
-fn usage_cut(event: Event<'_>, data: &[u8]) -> Option<Edits> {
+/// Where the `usage` member stands in an event. `None` when it cannot be found a second time.
+fn usage_cut(event: Event<'_>, data: &[u8]) -> Option<Range<usize>> {
     let mut scanner = Scanner::with_cap(&["usage"], 0);
     scanner.push(data).ok()?;
     let scanned = scanner.finish().ok()?;
-    let Range { start, end } = edit::removal(data, scanned.get("usage")?);
-    let range = event.raw_offset(start)?..event.raw_offset(end)?;
-    let mut edits = Edits::default();
-    edits.push(Edit { range, with: Vec::new() }).then_some(edits)
+    let cut = edit::removal(data, scanned.get("usage")?);
+    Some(event.raw_offset(cut.start)?..event.raw_offset(cut.end)?)
 }
+
+#[cfg(test)]
+mod tests;
