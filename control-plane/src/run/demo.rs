@@ -94,7 +94,7 @@ async fn embeddings(State(secret): Secret, headers: HeaderMap, Json(request): Js
     };
     let tokens = words(&request["input"]);
     let data: Vec<_> = (0..inputs)
-        .map(|i| json!({"object": "embedding", "index": i, "embedding": [0.125_f32; DIMENSIONS]}))
+        .map(|i| json!({"object": "embedding", "index": i, "embedding": vec![0.125; DIMENSIONS]}))
         .collect();
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
     Json(json!({"object": "list", "data": data, "model": EMBEDDING_MODEL, "usage": usage})).into_response()

@@ -22,7 +22,7 @@ use tonic::transport::Server;
 use zeroize::Zeroizing;
 
 pub use args::ServeArgs;
-pub use filter::FilterError;
+pub use filter::{FilterError, load as load_filter};
 
 use crate::admin;
 use crate::credentials::{Keyring, KeyringError};
