@@ -4,7 +4,7 @@ use serde_json::json;
 use sluicegate_core::noun::OwnerKind;
 
 use super::noun::{self, BlockFacts, Noun, Org, Team, User};
-use super::{Action, Write, WriteError};
+use super::{Action, Store, StoreError, Write, WriteError};
 
 /// What can be blocked as a whole.
 pub trait Blockable: Noun<Facts = BlockFacts> {
@@ -94,4 +94,18 @@ pub(super) async fn remove_owner(write: &mut Write, kind: OwnerKind, id: i32) ->
     write.keys_changed(prefixes);
     write.blocks_changed();
     Ok(())
+}
+
+impl Store {
+    /// Forgets owners that were deleted more than a day ago: every Envoy has the change of their keys by then or starts over.
+    /// Returns how many. The list that Envoys hold shrinks with its next change.
+    ///
+    /// # Errors
+    /// When the database is away.
+    pub async fn forget_gone_owners(&self) -> Result<u64, StoreError> {
+        let gone = sqlx::query("delete from blocked_owner where gone_at < now() - interval '1 day'")
+            .execute(&self.pool)
+            .await?;
+        Ok(gone.rows_affected())
+    }
 }
