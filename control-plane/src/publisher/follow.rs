@@ -10,7 +10,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::index::Builder;
 use super::{Change, Credential, KeyIndex, OpenCredential, PolicyParts, Published, record};
-use crate::store::{CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, PROFILE_SLOTS, ProfileRow, Reading, Store, StoreError};
+use crate::store::{CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, ProfileRow, Reading, Store, StoreError};
+
+/// Profiles kept before those that no key names are looked for and forgotten.
+const MAX_PROFILES: usize = 8_192;
 
 const POLL: Duration = Duration::from_secs(1);
 /// A database that does not answer a poll within this is away. Loading every key may take longer.
@@ -175,7 +178,7 @@ fn apply(
     }
     let mut known = HashMap::clone(&last.profiles);
     known.extend(profiles.into_iter().map(|(id, body)| (id, Bytes::from(body))));
-    if known.len() > 2 * PROFILE_SLOTS {
+    if known.len() > MAX_PROFILES {
         let named: HashSet<u32> = keys.records().map(record::profile).collect();
         known.retain(|id, _| named.contains(id));
     }
