@@ -77,7 +77,9 @@ struct Audio {
 impl Chunk {
     /// `None` for what is not a JSON object of this shape.
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
-        serde_json::from_slice(payload).ok()
+        // serde would take an array for the fields in their order.
+        let object = payload.trim_ascii_start().first() == Some(&b'{');
+        object.then(|| serde_json::from_slice(payload).ok())?
     }
 
     /// The extra chunk that `include_usage` brings: usage, and no choice.

@@ -96,6 +96,11 @@ impl Stream {
         self.meter.text > 0 || self.meter.reasoning > 0
     }
 
+    /// Some choice has said why it ended.
+    pub fn finish_reason_seen(&self) -> bool {
+        self.meter.finished
+    }
+
     /// The provider sent an error event.
     pub fn error_seen(&self) -> bool {
         self.meter.error
@@ -126,6 +131,15 @@ impl Stream {
         });
         let (usage, source) = meter.usage(input_estimate);
         StreamEnd { rest, ending: meter.ending(), usage, source, at_boundary }
+    }
+}
+
+impl StreamEnd {
+    /// What to send after `rest` so that a stream which did not complete ends with an error and not as if it had.
+    /// `body` is that of [`super::error`]. Source: `data: {"error":..}` is what OpenAI's SDKs raise.
+    pub fn error_event(&self, body: &[u8]) -> Vec<u8> {
+        let gap: &[u8] = if self.at_boundary { b"" } else { b"\n\n" };
+        [gap, b"data: ", body, b"\n\n"].concat()
     }
 }
 
