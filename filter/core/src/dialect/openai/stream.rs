@@ -72,11 +72,14 @@ impl Stream {
         if chunk.is_empty() {
             return Forward::Unchanged;
         }
+        if self.verbatim {
+            return self.meter_only(chunk);
+        }
         let mut out = Output::new(chunk, self.splitter.held() > 0);
-        let Self { splitter, verbatim, meter, dropped, .. } = self;
+        let Self { splitter, meter, dropped, .. } = self;
         splitter.push(chunk, |piece| match piece {
             Piece::Event(event) => {
-                let fate = meter.event(event, *verbatim);
+                let fate = meter.event(event, false);
                 *dropped = matches!(fate, Fate::Drop);
                 out.event(event, &fate);
             }
@@ -87,8 +90,19 @@ impl Stream {
                 out.keep(raw);
             }
         });
-        self.at_boundary = self.splitter.at_boundary() || (!self.verbatim && self.splitter.held() > 0);
-        if self.verbatim { Forward::Unchanged } else { out.finish() }
+        // What is held has not been forwarded.
+        self.at_boundary = self.splitter.at_boundary() || self.splitter.held() > 0;
+        out.finish()
+    }
+
+    fn meter_only<'a>(&mut self, chunk: &[u8]) -> Forward<'a> {
+        let meter = &mut self.meter;
+        self.splitter.push(chunk, |piece| match piece {
+            Piece::Event(event) => drop(meter.event(event, true)),
+            Piece::Tail(_) | Piece::Opaque(_) => {}
+        });
+        self.at_boundary = self.splitter.at_boundary();
+        Forward::Unchanged
     }
 
     /// The first byte of an answer has come: content, reasoning, a refusal or a call.

@@ -195,6 +195,9 @@ fn a_cut_stream_is_estimated() {
     assert_eq!(end.usage, Usage { input: 1000, output: text.div_ceil(4), ..Usage::default() });
     let Run { sent, end, .. } = run(true, &begun[..cut]);
     assert_eq!((sent.as_str(), end.at_boundary), (&begun[..cut], false));
+    // A finish reason alone is no end: usage and [DONE] were to follow.
+    assert_eq!(run(false, &begun).end.ending, Ending::Cut);
+    assert_eq!(run(false, &(begun + DONE)).end.ending, Ending::Complete);
     // Before the first token: the provider may have read the input.
     let Run { end, .. } = run(false, "");
     assert_eq!((end.usage, end.source), (Usage { input: 1000, ..Usage::default() }, Source::Estimated));
@@ -220,6 +223,9 @@ fn usage_that_text_came_after_is_not_the_whole() {
         chunk("{}", r#","usage":{"prompt_tokens":9,"completion_tokens":0}"#) + &chunk(r#"{"content":"12345678"}"#, "");
     let Run { end, .. } = run(false, &early);
     assert_eq!((end.usage, end.source), (Usage { input: 9, output: 2, ..Usage::default() }, Source::Estimated));
+    // But it is a floor.
+    let Run { end, .. } = run(false, &early.replace(":0}", ":50}"));
+    assert_eq!((end.usage, end.source), (Usage { input: 9, output: 50, ..Usage::default() }, Source::Estimated));
 }
 
 #[test]
