@@ -6,7 +6,6 @@ use std::ops::Range;
 use super::delta::Chunk;
 use super::estimate::estimate_output;
 use super::usage::Reported;
-use crate::json::{Scanner, edit};
 use crate::noun::{Source, Usage};
 use crate::sse::{Event, Piece, Splitter};
 
@@ -265,7 +264,9 @@ impl Meter {
         if chunk.is_usage_only() {
             return Fate::Drop;
         }
-        usage_cut(event, &data).map_or(Fate::Keep, Fate::Cut)
+        let cut = chunk.usage_cut(&data);
+        let raw = cut.and_then(|cut| Some(event.raw_offset(cut.start)?..event.raw_offset(cut.end)?));
+        raw.map_or(Fate::Keep, Fate::Cut)
     }
 
     /// Reads what the stream ended with, if that is an event at all, but for its blank line.
@@ -277,7 +278,7 @@ impl Meter {
         whole.then(|| self.event(event, false))
     }
 
-    fn count(&mut self, chunk: &Chunk) {
+    fn count(&mut self, chunk: &Chunk<'_>) {
         if chunk.error.is_some() {
             self.error = true;
         } else if let Some(choices) = &chunk.choices {
@@ -286,8 +287,8 @@ impl Meter {
             self.reasoning = self.reasoning.saturating_add(choices.reasoning);
             self.finished |= choices.finished;
         }
-        if let Some(Some(usage)) = chunk.usage.filter(|usage| usage.is_some_and(|usage| usage.says_something())) {
-            self.reported.get_or_insert_default().merge(usage);
+        if let Some(reported) = chunk.reported() {
+            self.reported.get_or_insert_default().merge(reported);
             self.outdated = false;
         }
     }
@@ -330,15 +331,6 @@ impl Meter {
 
 fn is_done(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]"
-}
-
-/// Where the `usage` member stands in an event. `None` when it cannot be found a second time.
-fn usage_cut(event: Event<'_>, data: &[u8]) -> Option<Range<usize>> {
-    let mut scanner = Scanner::with_cap(&["usage"], 0);
-    scanner.push(data).ok()?;
-    let scanned = scanner.finish().ok()?;
-    let cut = edit::removal(data, scanned.get("usage")?);
-    Some(event.raw_offset(cut.start)?..event.raw_offset(cut.end)?)
 }
 
 #[cfg(test)]
