@@ -159,7 +159,11 @@ fn report(last: Option<&Published>, next: &Published) {
     }
 }
 
-fn apply(last: &Published, changes: Vec<KeyChange>, profiles: Vec<ProfileRow>) -> (KeyIndex, Arc<HashMap<u32, Bytes>>) {
+fn apply(
+    last: &Published,
+    changes: Vec<KeyChange>,
+    profiles: Vec<ProfileRow>,
+) -> (KeyIndex, Arc<HashMap<u32, Bytes>>) {
     let changes: Vec<Change> = changes
         .into_iter()
         .map(|c| Change {

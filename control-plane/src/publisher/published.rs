@@ -66,10 +66,8 @@ impl Published {
 impl PolicyParts {
     pub(super) fn cut(era: u64, row: PolicyRow) -> Self {
         let whole = Bytes::from(row.snapshot);
-        let mut parts: Vec<Bytes> = (0..whole.len())
-            .step_by(MAX_PART_BYTES)
-            .map(|at| whole.slice(at..whole.len().min(at + MAX_PART_BYTES)))
-            .collect();
+        let mut parts: Vec<Bytes> =
+            (0..whole.len()).step_by(MAX_PART_BYTES).map(|at| whole.slice(at..whole.len().min(at + MAX_PART_BYTES))).collect();
         if parts.is_empty() {
             parts.push(Bytes::new());
         }

@@ -7,7 +7,7 @@
 mod columns;
 mod row;
 
-pub use row::{LedgerRow, Recorded, Rejection, Witness};
+pub use row::{Recorded, Rejection, LedgerRow, Witness};
 
 use columns::{Columns, INSERT};
 
