@@ -45,7 +45,9 @@ pub(super) async fn check(connection: &mut PgConnection) -> Result<Era, sqlx::Er
 /// The first of several connections begins the era; the others wait for its row and find it done.
 async fn begin(connection: &mut PgConnection, fingerprint: &str) -> Result<Era, sqlx::Error> {
     let mut tx = connection.begin().await?;
-    sqlx::query("insert into revision (era, fingerprint) values (0, '') on conflict do nothing").execute(&mut *tx).await?;
+    sqlx::query("insert into revision (era, fingerprint) values (0, '') on conflict do nothing")
+        .execute(&mut *tx)
+        .await?;
     let (known_era, known): (i64, String) =
         sqlx::query_as("select era, fingerprint from revision where one for update").fetch_one(&mut *tx).await?;
     if known == fingerprint {

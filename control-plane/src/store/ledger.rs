@@ -7,7 +7,7 @@
 mod columns;
 mod row;
 
-pub use row::{Recorded, Rejection, LedgerRow, Witness};
+pub use row::{LedgerRow, Recorded, Rejection, Witness};
 
 use columns::{Columns, INSERT};
 

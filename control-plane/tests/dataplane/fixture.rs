@@ -92,7 +92,10 @@ impl Fixture {
 
     pub async fn set_policy(&mut self, snapshot: &[u8]) -> u64 {
         let (revision, body) = (self.next().await, hex::encode(snapshot));
-        self.commit("policy", &format!("insert into policy (revision, hash, snapshot) values ({revision}, '\\x00', '\\x{body}')"))
-            .await
+        self.commit(
+            "policy",
+            &format!("insert into policy (revision, hash, snapshot) values ({revision}, '\\x00', '\\x{body}')"),
+        )
+        .await
     }
 }

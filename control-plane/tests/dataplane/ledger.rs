@@ -126,7 +126,8 @@ async fn maintenance_lays_out_days_and_cuts_the_log_without_holes() {
         .unwrap();
     let swept = fixture.store.maintain().await.unwrap();
     assert_eq!((swept.key_changes, swept.partitions), (2, 8));
-    let left: Vec<i64> = sqlx::query_scalar("select revision from key_change").fetch_all(&mut fixture.sql).await.unwrap();
+    let left: Vec<i64> =
+        sqlx::query_scalar("select revision from key_change").fetch_all(&mut fixture.sql).await.unwrap();
     assert_eq!(left, [3]);
     assert_eq!(fixture.store.maintain().await.unwrap().partitions, 0);
     fixture.store.insert_usage(rows([1])).await.unwrap();

@@ -1,9 +1,9 @@
 //! Rows turned into one array per column, and the statement that takes them.
 
 use chrono::{DateTime, NaiveDate, Utc};
+use sqlx::Postgres;
 use sqlx::postgres::PgArguments;
 use sqlx::query::QueryScalar;
-use sqlx::Postgres;
 use uuid::Uuid;
 
 use super::LedgerRow;

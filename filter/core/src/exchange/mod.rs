@@ -10,6 +10,8 @@ mod finish;
 mod head;
 pub mod log;
 mod outbox;
+#[cfg(test)]
+mod tests;
 mod ticket;
 
 pub use admit::{Identity, Moment, Reading};
