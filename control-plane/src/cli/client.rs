@@ -19,8 +19,8 @@ pub(super) struct ClientArgs {
     #[arg(long, env = "SLUICEGATE_URL", default_value = "http://127.0.0.1:18001", global = true)]
     url: Url,
     /// An admin token
-    #[arg(long, env = "SLUICEGATE_ADMIN_TOKEN", hide_env_values = true, value_parser = secret, global = true)]
-    token: Option<Secret>,
+    #[arg(long = "token", env = "SLUICEGATE_ADMIN_TOKEN", hide_env_values = true, value_parser = secret, global = true)]
+    admin_token: Option<Secret>,
     /// PEM file of the authority that signed the control plane's certificate
     #[arg(long, env = "SLUICEGATE_CA", global = true)]
     ca: Option<PathBuf>,
@@ -46,7 +46,7 @@ pub(super) struct Client {
 
 impl ClientArgs {
     pub fn connect(&self) -> anyhow::Result<Client> {
-        let token = self.token.clone().context("no admin token: set SLUICEGATE_ADMIN_TOKEN, or give --token")?;
+        let token = self.admin_token.clone().context("no admin token: set SLUICEGATE_ADMIN_TOKEN, or give --token")?;
         let roots = match &self.ca {
             Some(path) => {
                 let pem = std::fs::read(path).with_context(|| format!("--ca {}", path.display()))?;

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::client::Client;
 use super::output::{Output, print, text};
+use crate::store::noun;
 use crate::store::{Document, Fault};
 
 #[derive(Debug, clap::Args)]
@@ -123,7 +124,8 @@ pub(super) async fn export(client: &Client, output: Output) -> anyhow::Result<()
     let document = client.get(&["v1", "export"], &[]).await?;
     match output {
         Output::Json => output.value(&document),
-        Output::Table => print(&serde_norway::to_string(&document)?),
+        // As a document its sections keep their order.
+        Output::Table => print(&serde_norway::to_string(&noun::parse::<Document>(document)?)?),
     }
     Ok(())
 }
