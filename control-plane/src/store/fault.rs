@@ -113,7 +113,7 @@ fn what_was_done(error: &dyn DatabaseError) -> Option<WriteError> {
 
 fn taken(constraint: &str) -> (&'static str, &'static str) {
     match constraint {
-        "api_key_hash_key" => ("hash", "this key exists already"),
+        "api_key_hash_key" | "api_key_public_id_key" => ("hash", "this key exists already"),
         "price_provider_id_model_key" => ("model", "this model of this provider has a price already"),
         _ => ("name", "this name is taken"),
     }

@@ -39,9 +39,16 @@ pub async fn database() -> String {
     shared().database().await
 }
 
-/// The directory of the Postgres programs.
+/// The directory of the Postgres programs: `SLUICEGATE_POSTGRES_BIN`, else where `make tools` puts them.
 fn programs() -> PathBuf {
-    std::env::var_os("SLUICEGATE_POSTGRES_BIN").map(PathBuf::from).expect("SLUICEGATE_POSTGRES_BIN names a directory")
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/postgres/bin");
+    let programs = std::env::var_os("SLUICEGATE_POSTGRES_BIN").map_or_else(default, PathBuf::from);
+    assert!(
+        programs.join("initdb").exists(),
+        "there is no Postgres in {}: run `make tools`, or set SLUICEGATE_POSTGRES_BIN",
+        programs.display()
+    );
+    programs
 }
 
 /// Postgres refuses to run as root; in a user namespace it is not, and needs no account of its own.
@@ -86,6 +93,15 @@ impl Postgres {
         let name = format!("t{}", COUNTER.fetch_add(1, Ordering::Relaxed));
         let mut admin = self.connect("postgres").await;
         sqlx::query(sqlx::AssertSqlSafe(format!("create database {name}"))).execute(&mut admin).await.unwrap();
+        self.url(&name)
+    }
+
+    /// A database of its own that starts as a copy of `template`, to which nobody is connected.
+    pub async fn copy_of(&self, template: &str) -> String {
+        let name = format!("t{}", COUNTER.fetch_add(1, Ordering::Relaxed));
+        let mut admin = self.connect("postgres").await;
+        let sql = format!("create database {name} template {template}");
+        sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut admin).await.unwrap();
         self.url(&name)
     }
 

@@ -5,92 +5,17 @@
 //! `\u` escapes need not form surrogate pairs, and numbers may be of any size. It is stricter in two: the top level
 //! is an object no deeper than [`MAX_DEPTH`], and a wanted member stands at most once.
 
-use std::fmt;
 use std::ops::Range;
 
-use super::text::{KeyText, plain_len};
+use super::scalar::{Progress, Scalar};
+use super::scanned::{Kind, Member, ScanError, ScanErrorKind, Scanned};
+use super::text::{KeyText, text_len};
 
 /// Objects and arrays inside each other, the top-level object included.
 pub const MAX_DEPTH: u32 = 128;
 
 /// Raw bytes of a wanted value that are kept, unless the scanner is told otherwise.
 pub const DEFAULT_CAP: usize = 512;
-
-/// What a value is, known from its first byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Object,
-    Array,
-    String,
-    Number,
-    Bool,
-    Null,
-}
-
-/// A wanted top-level member. Offsets count from the body's first byte.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// The key with its quotes.
-    pub key: Range<usize>,
-    pub value: Range<usize>,
-    pub kind: Kind,
-    /// The value's bytes as they stand; `None` when there are more than the scanner's cap.
-    pub raw: Option<Vec<u8>>,
-}
-
-/// What a whole document was found to hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scanned {
-    wanted: &'static [&'static str],
-    members: Vec<Option<Member>>,
-    /// The offset just after the top-level `{`.
-    pub body_start: usize,
-    /// The object has no members at all.
-    pub empty: bool,
-}
-
-impl Scanned {
-    /// The member of that name, if it is a wanted one and present.
-    pub fn get(&self, name: &str) -> Option<&Member> {
-        let index = self.wanted.iter().position(|wanted| *wanted == name)?;
-        self.members.get(index)?.as_ref()
-    }
-}
-
-/// Where and why a document was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{kind} at byte {offset}")]
-pub struct ScanError {
-    /// From the body's first byte.
-    pub offset: usize,
-    pub kind: ScanErrorKind,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ScanErrorKind {
-    #[error("something other than `{{`")]
-    NotAnObject,
-    #[error("an unexpected character")]
-    Unexpected,
-    #[error("a malformed number")]
-    Number,
-    #[error("a malformed escape")]
-    Escape,
-    #[error("an unescaped control character in a string")]
-    Control,
-    #[error("nesting deeper than {MAX_DEPTH}")]
-    TooDeep,
-    #[error("the end of the body inside the object")]
-    Truncated,
-    #[error("something after the object's end")]
-    Trailing,
-    /// A wanted member that stands twice: which one counts is a matter of the reader.
-    #[error("a second `{0}`")]
-    Duplicate(&'static str),
-    /// A key that readers which ignore case (Go's `encoding/json`) take for a wanted one.
-    #[error("a key that differs from `{0}` only in case")]
-    Spelling(&'static str),
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -110,24 +35,9 @@ enum State {
     Escape,
     /// Inside `\u`: digits still to come.
     Hex(u8),
-    Number(Number),
-    /// The bytes of `true`, `false` or `null` still to come.
-    Literal(&'static [u8]),
+    Scalar(Scalar),
     /// After the top-level `}`.
     End,
-}
-
-/// How far a number has come; the names say what was read last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Number {
-    Minus,
-    Zero,
-    Integer,
-    Point,
-    Fraction,
-    Exponent,
-    Sign,
-    Power,
 }
 
 /// A wanted member whose value is being read.
@@ -165,8 +75,9 @@ pub struct Scanner {
     failed: Option<ScanError>,
 }
 
-/// The position in the window after a step, or the position and kind of an error.
-type Step = Result<usize, (usize, ScanErrorKind)>;
+/// The position in the window after a step; `None` when the document is refused, which `failed` tells.
+/// (A `Result` with the error in it would go through memory at each token.)
+type Step = Option<usize>;
 
 impl Scanner {
     /// Looks for these top-level members: at most a handful, in ASCII, of at most [`KeyText::MAX`] bytes.
@@ -205,9 +116,12 @@ impl Scanner {
         let mut at = 0;
         while at < window.len() {
             match self.step(window, at) {
-                Ok(next) => at = next,
-                Err((at, kind)) => return Err(self.fail(self.base.saturating_add(at), kind)),
+                Some(next) => at = next,
+                None => break,
             }
+        }
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
         }
         self.capture(window, window.len());
         self.base = self.base.saturating_add(window.len());
@@ -215,54 +129,52 @@ impl Scanner {
     }
 
     /// The document has ended.
-    pub fn finish(mut self) -> Result<Scanned, ScanError> {
+    pub fn finish(self) -> Result<Scanned, ScanError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
         if self.state != State::End {
-            return Err(self.fail(self.base, ScanErrorKind::Truncated));
+            return Err(ScanError { offset: self.base, kind: ScanErrorKind::Truncated });
         }
         Ok(Scanned { wanted: self.wanted, members: self.members, body_start: self.body_start, empty: self.empty })
     }
 
-    fn fail(&mut self, offset: usize, kind: ScanErrorKind) -> ScanError {
-        let error = ScanError { offset, kind };
-        self.failed = Some(error.clone());
-        error
+    #[cold]
+    fn refuse(&mut self, at: usize, kind: ScanErrorKind) -> Step {
+        self.failed = Some(ScanError { offset: self.base.saturating_add(at), kind });
+        None
     }
 
     /// One token or a part of one. Consumes at least a byte, except where a number meets what follows it.
     fn step(&mut self, window: &[u8], at: usize) -> Step {
         let rest = window.get(at..).unwrap_or_default();
-        let Some(&byte) = rest.first() else { return Ok(at) };
+        let Some(&byte) = rest.first() else { return Some(at) };
         match self.state {
             State::Text => return self.text(window, at),
             State::Escape => return self.escape(byte, at),
             State::Hex(left) => return self.hex_digit(byte, left, at),
-            State::Number(number) => return self.number(number, window, at),
-            State::Literal(left) => return self.literal(left, window, at),
+            State::Scalar(scalar) => return self.scalar(scalar, window, at),
             _ => {}
         }
-        let space = rest.iter().take_while(|b| matches!(b, b' ' | b'\n' | b'\t' | b'\r')).count();
-        if space > 0 {
-            return Ok(at + space);
+        if matches!(byte, b' ' | b'\n' | b'\t' | b'\r') {
+            return Some(at + rest.iter().take_while(|b| matches!(b, b' ' | b'\n' | b'\t' | b'\r')).count());
         }
         match (self.state, byte) {
             (State::Start, b'{') => {
                 self.body_start = self.base.saturating_add(at + 1);
                 self.descend(true, at)
             }
-            (State::Start, _) => Err((at, ScanErrorKind::NotAnObject)),
-            (State::FirstKey | State::NextKey, b'"') => Ok(self.key_starts(at)),
-            (State::Colon, b':') => Ok(self.then(State::Value, at)),
+            (State::Start, _) => self.refuse(at, ScanErrorKind::NotAnObject),
+            (State::FirstKey | State::NextKey, b'"') => Some(self.key_starts(at)),
+            (State::Colon, b':') => Some(self.then(State::Value, at)),
             (State::FirstKey, b'}') | (State::FirstElement, b']') => self.ascend(window, at),
             (State::FirstElement | State::Value, _) => self.value(byte, at),
-            (State::AfterValue, b',') if self.in_object() => Ok(self.then(State::NextKey, at)),
-            (State::AfterValue, b',') => Ok(self.then(State::Value, at)),
+            (State::AfterValue, b',') if self.in_object() => Some(self.then(State::NextKey, at)),
+            (State::AfterValue, b',') => Some(self.then(State::Value, at)),
             (State::AfterValue, b'}') if self.in_object() => self.ascend(window, at),
             (State::AfterValue, b']') if !self.in_object() => self.ascend(window, at),
-            (State::End, _) => Err((at, ScanErrorKind::Trailing)),
-            _ => Err((at, ScanErrorKind::Unexpected)),
+            (State::End, _) => self.refuse(at, ScanErrorKind::Trailing),
+            _ => self.refuse(at, ScanErrorKind::Unexpected),
         }
     }
 
@@ -277,20 +189,20 @@ impl Scanner {
 
     fn descend(&mut self, object: bool, at: usize) -> Step {
         if self.depth == MAX_DEPTH {
-            return Err((at, ScanErrorKind::TooDeep));
+            return self.refuse(at, ScanErrorKind::TooDeep);
         }
         self.depth += 1;
         self.objects = self.objects << 1 | u128::from(object);
-        Ok(self.then(if object { State::FirstKey } else { State::FirstElement }, at))
+        Some(self.then(if object { State::FirstKey } else { State::FirstElement }, at))
     }
 
     fn ascend(&mut self, window: &[u8], at: usize) -> Step {
         self.depth = self.depth.saturating_sub(1);
         self.objects >>= 1;
         if self.depth == 0 {
-            return Ok(self.then(State::End, at));
+            return Some(self.then(State::End, at));
         }
-        Ok(self.value_ends(window, at + 1))
+        Some(self.value_ends(window, at + 1))
     }
 
     fn value(&mut self, byte: u8, at: usize) -> Step {
@@ -301,24 +213,19 @@ impl Scanner {
             b'-' | b'0'..=b'9' => Kind::Number,
             b't' | b'f' => Kind::Bool,
             b'n' => Kind::Null,
-            _ => return Err((at, ScanErrorKind::Unexpected)),
+            _ => return self.refuse(at, ScanErrorKind::Unexpected),
         };
         if let Some((index, key)) = self.matched.take() {
             self.open = Some(Open { index, key, start: self.base.saturating_add(at), kind, raw: Some(Vec::new()) });
         }
-        let state = match byte {
-            b'{' => return self.descend(true, at),
-            b'[' => return self.descend(false, at),
-            b'"' => State::Text,
-            b'-' => State::Number(Number::Minus),
-            b'0' => State::Number(Number::Zero),
-            b't' => State::Literal(b"rue"),
-            b'f' => State::Literal(b"alse"),
-            b'n' => State::Literal(b"ull"),
-            _ => State::Number(Number::Integer),
-        };
         self.in_key = false;
-        Ok(self.then(state, at))
+        let state = match kind {
+            Kind::Object => return self.descend(true, at),
+            Kind::Array => return self.descend(false, at),
+            Kind::String => State::Text,
+            Kind::Number | Kind::Bool | Kind::Null => State::Scalar(Scalar::starting(byte)),
+        };
+        Some(self.then(state, at))
     }
 
     /// A value has ended before `end`. Gives `end` back.
@@ -364,43 +271,38 @@ impl Scanner {
     fn key_ends(&mut self, end: usize) -> Step {
         self.state = State::Colon;
         if self.depth > 1 {
-            return Ok(end);
+            return Some(end);
         }
-        let fail = |kind| Err((end, kind));
         for (index, name) in self.wanted.iter().enumerate() {
             if self.key.is(name) {
                 if self.members.get(index).is_some_and(Option::is_some) {
-                    return fail(ScanErrorKind::Duplicate(name));
+                    return self.refuse(end, ScanErrorKind::Duplicate(name));
                 }
                 self.matched = Some((index, self.key_start..self.base.saturating_add(end)));
-                return Ok(end);
+                return Some(end);
             }
             if self.key.folds_to(name) {
-                return fail(ScanErrorKind::Spelling(name));
+                return self.refuse(end, ScanErrorKind::Spelling(name));
             }
         }
-        Ok(end)
+        Some(end)
     }
 
-    /// Inside a string: on to its end, or to the end of the window.
+    /// Inside a string: on to its end, to an escape, or to the end of the window.
     fn text(&mut self, window: &[u8], mut at: usize) -> Step {
         let top_key = self.in_key && self.depth == 1;
-        loop {
-            let rest = window.get(at..).unwrap_or_default();
-            let (plain, rest) = rest.split_at_checked(plain_len(rest)).unwrap_or((rest, &[]));
-            if top_key {
-                self.key.push(plain);
-            }
-            at += plain.len();
-            match rest {
-                [] => return Ok(at),
-                [b'"', ..] if self.in_key => return self.key_ends(at + 1),
-                [b'"', ..] => return Ok(self.value_ends(window, at + 1)),
-                // The common escapes without leaving the loop: code is full of them.
-                [b'\\', b'n' | b'"' | b'\\' | b't', ..] if !top_key => at += 2,
-                [b'\\', ..] => return Ok(self.then(State::Escape, at)),
-                _ => return Err((at, ScanErrorKind::Control)),
-            }
+        let rest = window.get(at..).unwrap_or_default();
+        let (text, rest) = rest.split_at_checked(text_len(rest, !top_key)).unwrap_or((rest, &[]));
+        if top_key {
+            self.key.push(text);
+        }
+        at += text.len();
+        match rest.first() {
+            None => Some(at),
+            Some(b'"') if self.in_key => self.key_ends(at + 1),
+            Some(b'"') => Some(self.value_ends(window, at + 1)),
+            Some(b'\\') => Some(self.then(State::Escape, at)),
+            Some(_) => self.refuse(at, ScanErrorKind::Control),
         }
     }
 
@@ -415,71 +317,38 @@ impl Scanner {
             b't' => b'\t',
             b'u' => {
                 self.hex = 0;
-                return Ok(self.then(State::Hex(4), at));
+                return Some(self.then(State::Hex(4), at));
             }
-            _ => return Err((at, ScanErrorKind::Escape)),
+            _ => return self.refuse(at, ScanErrorKind::Escape),
         };
         if self.in_key && self.depth == 1 {
             self.key.push(&[decoded]);
         }
-        Ok(self.then(State::Text, at))
+        Some(self.then(State::Text, at))
     }
 
     fn hex_digit(&mut self, byte: u8, left: u8, at: usize) -> Step {
-        let Some(digit) = char::from(byte).to_digit(16) else { return Err((at, ScanErrorKind::Escape)) };
+        let Some(digit) = char::from(byte).to_digit(16) else { return self.refuse(at, ScanErrorKind::Escape) };
         self.hex = self.hex << 4 | u16::try_from(digit).unwrap_or_default();
         if left > 1 {
-            return Ok(self.then(State::Hex(left - 1), at));
+            return Some(self.then(State::Hex(left - 1), at));
         }
         if self.in_key && self.depth == 1 {
             self.key.push_unit(self.hex);
         }
-        Ok(self.then(State::Text, at))
+        Some(self.then(State::Text, at))
     }
 
-    fn number(&mut self, mut number: Number, window: &[u8], mut at: usize) -> Step {
-        use Number::{Exponent, Fraction, Integer, Minus, Point, Power, Sign, Zero};
-        while let Some(&byte) = window.get(at) {
-            number = match (number, byte) {
-                (Minus, b'0') => Zero,
-                (Minus | Integer, b'0'..=b'9') => Integer,
-                (Zero | Integer, b'.') => Point,
-                (Point | Fraction, b'0'..=b'9') => Fraction,
-                (Zero | Integer | Fraction, b'e' | b'E') => Exponent,
-                (Exponent, b'+' | b'-') => Sign,
-                (Exponent | Sign | Power, b'0'..=b'9') => Power,
-                (Zero | Integer | Fraction | Power, _) => return Ok(self.value_ends(window, at)),
-                (Minus | Point | Exponent | Sign, _) => return Err((at, ScanErrorKind::Number)),
-            };
-            at += 1;
+    fn scalar(&mut self, scalar: Scalar, window: &[u8], at: usize) -> Step {
+        let (read, progress) = scalar.read(window.get(at..).unwrap_or_default());
+        match progress {
+            Progress::More(scalar) => self.state = State::Scalar(scalar),
+            Progress::Ended => return Some(self.value_ends(window, at + read)),
+            Progress::Broken => return self.refuse(at + read, scalar.fault()),
         }
-        self.state = State::Number(number);
-        Ok(at)
-    }
-
-    fn literal(&mut self, left: &'static [u8], window: &[u8], at: usize) -> Step {
-        let rest = window.get(at..).unwrap_or_default();
-        let same = left.iter().zip(rest).take_while(|(a, b)| a == b).count();
-        if same == left.len() {
-            return Ok(self.value_ends(window, at + same));
-        }
-        if same < rest.len() {
-            return Err((at + same, ScanErrorKind::Unexpected));
-        }
-        self.state = State::Literal(left.get(same..).unwrap_or_default());
-        Ok(at + same)
+        Some(at + read)
     }
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Object => "an object",
-            Self::Array => "an array",
-            Self::String => "a string",
-            Self::Number => "a number",
-            Self::Bool => "a boolean",
-            Self::Null => "null",
-        })
-    }
-}
+#[cfg(test)]
+mod tests;

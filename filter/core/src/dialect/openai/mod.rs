@@ -18,3 +18,30 @@ pub enum Operation {
     ChatCompletions,
     Embeddings,
 }
+
+impl Operation {
+    /// As metrics, headers and the ledger call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat.completions",
+            Self::Embeddings => "embeddings",
+        }
+    }
+}
+
+/// Whether a client's header is passed on to a provider. Everything else stays here: what Envoy and other proxies added,
+/// cookies, and above all credentials.
+pub fn forwards(name: &[u8]) -> bool {
+    const NAMES: &[&[u8]] = &[
+        b"accept",
+        b"content-type",
+        b"content-length",
+        b"idempotency-key",
+        b"openai-beta",
+        b"openai-organization",
+        b"openai-project",
+        b"user-agent",
+    ];
+    // How OpenAI's SDKs describe themselves.
+    name.starts_with(b"x-stainless-") || NAMES.contains(&name)
+}

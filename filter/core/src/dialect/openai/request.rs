@@ -141,3 +141,6 @@ fn wrong(field: &'static str, expected: &str, found: Kind) -> Refusal {
 fn invalid(field: &'static str, reason: impl Into<String>) -> Refusal {
     Refusal::InvalidField { field, reason: reason.into() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,6 @@ use std::ops::Range;
 use super::delta::Chunk;
 use super::estimate::estimate_output;
 use super::usage::Reported;
-use crate::json::{Edit, Edits, Scanner, edit};
 use crate::noun::{Source, Usage};
 use crate::sse::{Event, Piece, Splitter};
 
@@ -72,11 +71,14 @@ impl Stream {
         if chunk.is_empty() {
             return Forward::Unchanged;
         }
+        if self.verbatim {
+            return self.meter_only(chunk);
+        }
         let mut out = Output::new(chunk, self.splitter.held() > 0);
-        let Self { splitter, verbatim, meter, dropped, .. } = self;
+        let Self { splitter, meter, dropped, .. } = self;
         splitter.push(chunk, |piece| match piece {
             Piece::Event(event) => {
-                let fate = meter.event(event, *verbatim);
+                let fate = meter.event(event, false);
                 *dropped = matches!(fate, Fate::Drop);
                 out.event(event, &fate);
             }
@@ -87,13 +89,29 @@ impl Stream {
                 out.keep(raw);
             }
         });
-        self.at_boundary = self.splitter.at_boundary() || (!self.verbatim && self.splitter.held() > 0);
-        if self.verbatim { Forward::Unchanged } else { out.finish() }
+        // What is held has not been forwarded.
+        self.at_boundary = self.splitter.at_boundary() || self.splitter.held() > 0;
+        out.finish()
+    }
+
+    fn meter_only<'a>(&mut self, chunk: &[u8]) -> Forward<'a> {
+        let meter = &mut self.meter;
+        self.splitter.push(chunk, |piece| match piece {
+            Piece::Event(event) => drop(meter.event(event, true)),
+            Piece::Tail(_) | Piece::Opaque(_) => {}
+        });
+        self.at_boundary = self.splitter.at_boundary();
+        Forward::Unchanged
     }
 
     /// The first byte of an answer has come: content, reasoning, a refusal or a call.
     pub fn first_token_seen(&self) -> bool {
         self.meter.text > 0 || self.meter.reasoning > 0
+    }
+
+    /// Some choice has said why it ended.
+    pub fn finish_reason_seen(&self) -> bool {
+        self.meter.finished
     }
 
     /// The provider sent an error event.
@@ -118,7 +136,7 @@ impl Stream {
         splitter.finish(|event| match meter.last(event) {
             Some(_) if verbatim => {}
             Some(fate) => {
-                rest = fate.applied(event.raw()).into_owned();
+                rest = fate.parts(event.raw()).concat();
                 at_boundary = rest.is_empty();
             }
             // Half an event: readers would drop it, and what comes after it must not be glued to it.
@@ -129,21 +147,30 @@ impl Stream {
     }
 }
 
+impl StreamEnd {
+    /// What to send after `rest` so that a stream which did not complete ends with an error and not as if it had.
+    /// `body` is that of [`super::error`]. Source: `data: {"error":..}` is what OpenAI's SDKs raise.
+    pub fn error_event(&self, body: &[u8]) -> Vec<u8> {
+        let gap: &[u8] = if self.at_boundary { b"" } else { b"\n\n" };
+        [gap, b"data: ", body, b"\n\n"].concat()
+    }
+}
+
 /// What becomes of an event.
 enum Fate {
     Keep,
     Drop,
-    /// Kept, with changes to its raw bytes.
-    Change(Edits),
+    /// Kept without these raw bytes.
+    Cut(Range<usize>),
 }
 
 impl Fate {
-    fn applied<'a>(&self, raw: &'a [u8]) -> Cow<'a, [u8]> {
+    /// What is left of an event, in two parts.
+    fn parts<'a>(&self, raw: &'a [u8]) -> [&'a [u8]; 2] {
         match self {
-            Self::Keep => Cow::Borrowed(raw),
-            Self::Drop => Cow::Borrowed(&[]),
-            // Edits of an event lie inside it; were one not to, the event is better kept than lost.
-            Self::Change(edits) => edits.rewrite(raw).map_or(Cow::Borrowed(raw), Cow::Owned),
+            Self::Keep => [raw, &[]],
+            Self::Drop => [&[], &[]],
+            Self::Cut(range) => [raw.get(..range.start).unwrap_or(raw), raw.get(range.end..).unwrap_or_default()],
         }
     }
 }
@@ -165,7 +192,10 @@ impl<'a> Output<'a> {
         match fate {
             Fate::Keep => self.keep(event.raw()),
             Fate::Drop => self.skip(event.raw()),
-            Fate::Change(_) => self.copy().extend_from_slice(&fate.applied(event.raw())),
+            Fate::Cut(_) => {
+                let copy = self.copy();
+                fate.parts(event.raw()).iter().for_each(|part| copy.extend_from_slice(part));
+            }
         }
     }
 
@@ -184,7 +214,11 @@ impl<'a> Output<'a> {
 
     fn copy(&mut self) -> &mut Vec<u8> {
         let kept = self.chunk.get(..self.kept).unwrap_or_default();
-        self.copied.get_or_insert_with(|| kept.to_vec())
+        self.copied.get_or_insert_with(|| {
+            let mut copy = Vec::with_capacity(self.chunk.len());
+            copy.extend_from_slice(kept);
+            copy
+        })
     }
 
     fn finish(self) -> Forward<'a> {
@@ -230,7 +264,9 @@ impl Meter {
         if chunk.is_usage_only() {
             return Fate::Drop;
         }
-        usage_cut(event, &data).map_or(Fate::Keep, Fate::Change)
+        let cut = chunk.usage_cut(&data);
+        let raw = cut.and_then(|cut| Some(event.raw_offset(cut.start)?..event.raw_offset(cut.end)?));
+        raw.map_or(Fate::Keep, Fate::Cut)
     }
 
     /// Reads what the stream ended with, if that is an event at all, but for its blank line.
@@ -242,7 +278,7 @@ impl Meter {
         whole.then(|| self.event(event, false))
     }
 
-    fn count(&mut self, chunk: &Chunk) {
+    fn count(&mut self, chunk: &Chunk<'_>) {
         if chunk.error.is_some() {
             self.error = true;
         } else if let Some(choices) = &chunk.choices {
@@ -251,8 +287,8 @@ impl Meter {
             self.reasoning = self.reasoning.saturating_add(choices.reasoning);
             self.finished |= choices.finished;
         }
-        if let Some(Some(usage)) = chunk.usage.filter(|usage| usage.is_some_and(|usage| usage.says_something())) {
-            self.reported.get_or_insert_default().merge(usage);
+        if let Some(reported) = chunk.reported() {
+            self.reported.get_or_insert_default().merge(reported);
             self.outdated = false;
         }
     }
@@ -297,13 +333,5 @@ fn is_done(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]"
 }
 
-/// Cuts the `usage` member out of an event. `None` when it cannot be found a second time.
-fn usage_cut(event: Event<'_>, data: &[u8]) -> Option<Edits> {
-    let mut scanner = Scanner::with_cap(&["usage"], 0);
-    scanner.push(data).ok()?;
-    let scanned = scanner.finish().ok()?;
-    let Range { start, end } = edit::removal(data, scanned.get("usage")?);
-    let range = event.raw_offset(start)?..event.raw_offset(end)?;
-    let mut edits = Edits::default();
-    edits.push(Edit { range, with: Vec::new() }).then_some(edits)
-}
+#[cfg(test)]
+mod tests;

@@ -41,10 +41,12 @@ struct CompletionDetails {
 impl Reported {
     /// Reads the bytes of a `usage` value; `None` for anything that says nothing.
     pub(super) fn parse(raw: &[u8]) -> Option<Self> {
-        serde_json::from_slice::<Option<Self>>(raw).ok().flatten().filter(Self::says_something)
+        // serde would take an array for the fields in their order.
+        let object = raw.first() == Some(&b'{');
+        object.then(|| serde_json::from_slice::<Self>(raw).ok())?.filter(Self::says_something)
     }
 
-    pub(super) fn says_something(&self) -> bool {
+    fn says_something(&self) -> bool {
         self.prompt_tokens.0.or(self.completion_tokens.0).or(self.total_tokens.0).is_some()
     }
 
@@ -188,5 +190,89 @@ impl<'de> Visitor<'de> for CountVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<u64>, A::Error> {
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn usage(json: &str) -> Usage {
+        Reported::parse(json.as_bytes()).unwrap().normalise()
+    }
+
+    #[test]
+    fn each_token_is_counted_once() {
+        let reported = r#"{"prompt_tokens":100,"completion_tokens":50,"total_tokens":150,
+            "prompt_tokens_details":{"cached_tokens":60,"cache_write_tokens":20,"audio_tokens":5,"x":[1]},
+            "completion_tokens_details":{"reasoning_tokens":30,"audio_tokens":4,"accepted_prediction_tokens":3}}"#;
+        let expected = Usage {
+            input: 15,
+            cache_read: 60,
+            cache_write_5m: 20,
+            audio_in: 5,
+            output: 16,
+            reasoning: 30,
+            audio_out: 4,
+            ..Usage::default()
+        };
+        assert_eq!(usage(reported), expected);
+        assert_eq!(usage(r#"{"prompt_tokens":8,"total_tokens":8}"#), Usage { input: 8, ..Usage::default() });
+        let deepseek =
+            r#"{"prompt_tokens":9,"completion_tokens":1,"prompt_cache_hit_tokens":8,"prompt_cache_miss_tokens":1}"#;
+        assert_eq!(usage(deepseek), Usage { input: 1, cache_read: 8, output: 1, ..Usage::default() });
+    }
+
+    #[test]
+    fn reasoning_that_stands_beside_is_not_lost() {
+        // xAI says how much it is, Gemini's compatible endpoint only the sum.
+        let xai = r#"{"prompt_tokens":10120,"completion_tokens":1499,"total_tokens":14428,
+            "prompt_tokens_details":{"cached_tokens":128},"completion_tokens_details":{"reasoning_tokens":2809}}"#;
+        let expected = Usage { input: 9992, cache_read: 128, output: 1499, reasoning: 2809, ..Usage::default() };
+        assert_eq!(usage(xai), expected);
+        let gemini = r#"{"prompt_tokens":20,"completion_tokens":424,"total_tokens":1016}"#;
+        assert_eq!(usage(gemini), Usage { input: 20, output: 424, reasoning: 572, ..Usage::default() });
+    }
+
+    #[test]
+    fn a_cache_that_stands_beside_is_no_reasoning() {
+        let beside = r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":1015,"prompt_tokens_details":{"cached_tokens":1000}}"#;
+        assert_eq!(usage(beside), Usage { input: 10, cache_read: 1000, output: 5, ..Usage::default() });
+    }
+
+    #[test]
+    fn details_that_do_not_fit_are_cut() {
+        let odd = r#"{"prompt_tokens":10,"completion_tokens":5,"total_tokens":15,
+            "prompt_tokens_details":{"cached_tokens":99,"audio_tokens":7},
+            "completion_tokens_details":{"reasoning_tokens":99,"audio_tokens":7}}"#;
+        assert_eq!(usage(odd), Usage { cache_read: 10, reasoning: 5, ..Usage::default() });
+    }
+
+    #[test]
+    fn odd_counts_are_read_as_far_as_they_go() {
+        let odd = r#"{"prompt_tokens":3.0,"completion_tokens":-1,"total_tokens":null,"prompt_tokens_details":null,
+            "completion_tokens_details":{"reasoning_tokens":"9","audio_tokens":{"a":[1,{}]}}}"#;
+        assert_eq!(usage(odd), Usage { input: 3, ..Usage::default() });
+        let huge = r#"{"prompt_tokens":18446744073709551615,"completion_tokens":1e30,"total_tokens":1}"#;
+        assert_eq!(usage(huge), Usage { input: u64::MAX, output: u64::MAX, ..Usage::default() });
+        for nothing in ["null", "{}", r#"{"prompt_tokens":null}"#, "[1]", "7", r#"{"prompt_tokens":"#] {
+            assert_eq!(Reported::parse(nothing.as_bytes()), None, "{nothing}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_sum_is_the_totals(p: u32, k: u32, cached: u32, written: u32, heard: u32, thought: u32, spoken: u32) {
+            let (total, max) = (u64::from(p) + u64::from(k), u64::from(u32::MAX) * 2);
+            let usage = usage(&format!(
+                r#"{{"prompt_tokens":{p},"completion_tokens":{k},"total_tokens":{total},
+                "prompt_tokens_details":{{"cached_tokens":{cached},"cache_write_tokens":{written},"audio_tokens":{heard}}},
+                "completion_tokens_details":{{"reasoning_tokens":{thought},"audio_tokens":{spoken}}}}}"#
+            ));
+            prop_assert_eq!((usage.all_input(), usage.all_output()), (p.into(), k.into()));
+            prop_assert!(usage.all_input() + usage.all_output() <= max);
+        }
     }
 }
