@@ -38,9 +38,15 @@ pub enum Outgoing {
     /// With its length.
     Whole(Bytes),
     /// Without a length, each piece in a write of its own, trailers after them if there are any.
-    Pieces { pieces: Vec<Bytes>, trailers: Vec<(String, String)> },
+    Pieces {
+        pieces: Vec<Bytes>,
+        trailers: Vec<(String, String)>,
+    },
     /// Announces the whole, sends this part and then nothing more.
-    Half { part: Bytes, announced: u64 },
+    Half {
+        part: Bytes,
+        announced: u64,
+    },
 }
 
 /// The head of a reply; the body comes as it arrives.

@@ -135,7 +135,8 @@ async fn carry(near: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
         let (sender, shared) = (sender.clone(), shared.clone());
         async move { Ok::<_, Infallible>(relay(request, sender, shared).await) }
     });
-    let near = hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(near), service);
+    let near =
+        hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(near), service);
     // Either end's end is the connection's.
     tokio::select! { _ = near => {}, _ = far => {} }
 }

@@ -30,7 +30,8 @@ pub struct Database {
 impl Postgres {
     pub async fn start() -> Self {
         let data = tools::folder("postgres");
-        let args = ["-A", "trust", "-U", "postgres", "--no-sync", "--locale=C", "-E", "UTF8", "-D", &data.to_string_lossy()];
+        let args =
+            ["-A", "trust", "-U", "postgres", "--no-sync", "--locale=C", "-E", "UTF8", "-D", &data.to_string_lossy()];
         run_unprivileged(&tools::postgres("initdb"), &args).await;
         let port = tools::free_port();
         let process = launch(&data, port).await;
@@ -126,8 +127,26 @@ pub async fn database() -> Database {
 async fn launch(data: &std::path::Path, port: u16) -> Process {
     let (data_text, port) = (data.to_string_lossy().into_owned(), port.to_string());
     let args = [
-        "-D", &data_text, "-k", "", "-p", &port, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off",
-        "-c", "full_page_writes=off", "-c", "max_connections=300",
+        "-D",
+        &data_text,
+        "-k",
+        "",
+        "-p",
+        &port,
+        "-c",
+        "listen_addresses=127.0.0.1",
+        "-c",
+        "fsync=off",
+        "-c",
+        "full_page_writes=off",
+        "-c",
+        "max_connections=300",
     ];
-    Process::start_unprivileged(&format!("postgres-{port}"), data.parent().unwrap_or(data), &tools::postgres("postgres"), &args).await
+    Process::start_unprivileged(
+        &format!("postgres-{port}"),
+        data.parent().unwrap_or(data),
+        &tools::postgres("postgres"),
+        &args,
+    )
+    .await
 }

@@ -153,7 +153,8 @@ pub async fn run_unprivileged(program: &Path, args: &[&str]) {
     } else {
         tokio::process::Command::new(program)
     };
-    let output = command.args(args).output().await.unwrap_or_else(|e| panic!("cannot start {}: {e}", program.display()));
+    let output =
+        command.args(args).output().await.unwrap_or_else(|e| panic!("cannot start {}: {e}", program.display()));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{} failed: {text}", program.display());
 }

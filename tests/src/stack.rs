@@ -127,7 +127,13 @@ impl ControlPlane {
     }
 }
 
-async fn launch(folder: &std::path::Path, db: &Database, http: SocketAddr, grpc: SocketAddr, envoy: SocketAddr) -> Process {
+async fn launch(
+    folder: &std::path::Path,
+    db: &Database,
+    http: SocketAddr,
+    grpc: SocketAddr,
+    envoy: SocketAddr,
+) -> Process {
     let keyring = folder.join("keyring");
     if !keyring.exists() {
         std::fs::write(&keyring, format!("{}\n", "42".repeat(32))).expect("the folder is writable");
@@ -136,7 +142,17 @@ async fn launch(folder: &std::path::Path, db: &Database, http: SocketAddr, grpc:
     let (http, grpc, envoy) = (http.to_string(), grpc.to_string(), envoy.to_string());
     let (keyring, access_log) = (keyring.to_string_lossy(), access_log.to_string_lossy());
     let args = [
-        "serve", "--http", &http, "--grpc", &grpc, "--envoy-listen", &envoy, "--keyring", &keyring, "--access-log", &access_log,
+        "serve",
+        "--http",
+        &http,
+        "--grpc",
+        &grpc,
+        "--envoy-listen",
+        &envoy,
+        "--keyring",
+        &keyring,
+        "--access-log",
+        &access_log,
     ];
     let env = [
         ("DATABASE_URL", db.url.as_str()),

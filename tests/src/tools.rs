@@ -36,10 +36,8 @@ pub fn built(program: &str) -> PathBuf {
 
 /// The filter's module.
 pub fn wasm() -> PathBuf {
-    std::env::var_os("SLUICEGATE_WASM").map_or_else(
-        || existing(workspace().join("target/wasm32-wasip1/wasm/sluicegate_filter.wasm")),
-        PathBuf::from,
-    )
+    std::env::var_os("SLUICEGATE_WASM")
+        .map_or_else(|| existing(workspace().join("target/wasm32-wasip1/wasm/sluicegate_filter.wasm")), PathBuf::from)
 }
 
 fn existing(path: PathBuf) -> PathBuf {

@@ -9,6 +9,7 @@
 //! | [`exchange`] | one request's life: credential, admission, plan, attempt, reply, records |
 //! | [`dialect`] | what differs between providers' wire formats |
 //! | [`json`], [`sse`] | resumable scanners and surgical edits |
+//! | [`plugin`] | the configuration of a filter entry |
 //! | [`refusal`] | every reason to say no |
 //! | [`seal`] | provider credentials on their way to an Envoy |
 
@@ -16,6 +17,7 @@ pub mod dialect;
 pub mod exchange;
 pub mod json;
 pub mod noun;
+pub mod plugin;
 pub mod policy;
 pub mod proto;
 pub mod refusal;

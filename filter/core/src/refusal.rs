@@ -65,6 +65,9 @@ pub enum Refusal {
     ProviderRefusedCredential {
         status: u32,
     },
+    /// No backend could be reached, or none answered before the reply began.
+    UpstreamUnavailable,
+    UpstreamTimeout,
     /// The gateway broke one of its own rules; `what` says which.
     Internal {
         what: &'static str,
@@ -72,6 +75,16 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// For a reply that Envoy gave by itself on the way to a provider.
+    pub fn from_envoy(status: u32) -> Self {
+        match status {
+            408 | 504 => Self::UpstreamTimeout,
+            413 => Self::BodyTooLarge { limit: 0 },
+            500 => Self::Internal { what: "Envoy could not pass the answer on" },
+            _ => Self::UpstreamUnavailable,
+        }
+    }
+
     /// The HTTP status.
     pub fn status(&self) -> u32 {
         match self {
@@ -85,7 +98,12 @@ impl Refusal {
             Self::UpgradeNotSupported => 426,
             Self::Internal { .. } => 500,
             Self::ProviderRefusedCredential { .. } => 502,
-            Self::NotReady | Self::StateTooOld | Self::Misconfigured { .. } | Self::CredentialUnavailable => 503,
+            Self::NotReady
+            | Self::StateTooOld
+            | Self::Misconfigured { .. }
+            | Self::CredentialUnavailable
+            | Self::UpstreamUnavailable => 503,
+            Self::UpstreamTimeout => 504,
         }
     }
 
@@ -114,6 +132,8 @@ impl Refusal {
             Self::Misconfigured { .. } => "filter_misconfigured",
             Self::CredentialUnavailable => "credential_unavailable",
             Self::ProviderRefusedCredential { .. } => "provider_refused_credential",
+            Self::UpstreamUnavailable => "upstream_unavailable",
+            Self::UpstreamTimeout => "upstream_timeout",
             Self::Internal { .. } => "internal_error",
         }
     }
@@ -131,7 +151,7 @@ impl Refusal {
     /// Seconds for `Retry-After`, where trying again can help.
     pub fn retry_after(&self) -> Option<u32> {
         match self {
-            Self::NotReady | Self::StateTooOld | Self::CredentialUnavailable => Some(2),
+            Self::NotReady | Self::StateTooOld | Self::CredentialUnavailable | Self::UpstreamUnavailable => Some(2),
             _ => None,
         }
     }
@@ -161,6 +181,7 @@ impl Refusal {
             Self::InvalidJson { reason } => format!("The request body is not a JSON object: {reason}."),
             Self::InvalidField { field, reason } => format!("`{field}` {reason}."),
             Self::DuplicateField { field } => format!("`{field}` stands twice in the request body."),
+            Self::BodyTooLarge { limit: 0 } => "The request body is too large.".into(),
             Self::BodyTooLarge { limit } => format!("The request body is larger than {limit} bytes."),
             Self::UnsupportedEncoding { encoding } => {
                 format!("The content encoding `{encoding}` is not supported. Send the body as it is.")
@@ -174,6 +195,8 @@ impl Refusal {
             Self::ProviderRefusedCredential { status } => {
                 format!("The provider answered {status} to the gateway's credential. Your key is fine; tell your administrator.")
             }
+            Self::UpstreamUnavailable => "The provider of this model cannot be reached. Try again in a moment.".into(),
+            Self::UpstreamTimeout => "The provider of this model did not answer in time. Try again.".into(),
             Self::Internal { what } => format!("The gateway failed: {what}. Tell your administrator, with the request id."),
         }
     }

@@ -8,7 +8,18 @@ use super::Position;
 
 /// The cluster of one position.
 pub fn position_cluster(position: Position) -> String {
-    format!("sluicegate-position-{}-{}", position.backend, position.credential)
+    format!("sluicegate-position-{}", position_text(position))
+}
+
+/// A position in metadata: `<backend>-<credential>`.
+pub fn position_text(position: Position) -> String {
+    format!("{}-{}", position.backend, position.credential)
+}
+
+/// Reads what [`position_text`] wrote.
+pub fn parse_position(text: &[u8]) -> Option<Position> {
+    let (backend, credential) = std::str::from_utf8(text).ok()?.split_once('-')?;
+    Some(Position { backend: backend.parse().ok()?, credential: credential.parse().ok()? })
 }
 
 /// The aggregate cluster of an ordered list: a hash of what is in it, so that a name never changes meaning.
@@ -32,12 +43,15 @@ pub const EMPTY_CLUSTER: &str = "sluicegate-empty";
 pub const LIST_HEADER: &str = "x-sluicegate-list";
 /// The one filter-state key of a request, as Envoy names it: plan while it runs, record in the access log.
 pub const FILTER_STATE: &str = "wasm.sluicegate";
+/// The same, as a filter writes it: Envoy puts `wasm.` before it.
+pub const FILTER_STATE_NAME: &str = "sluicegate";
+/// The response header that carries the operation id.
+pub const REQUEST_ID_HEADER: &str = "x-sluicegate-request-id";
 /// What the value of [`FILTER_STATE`] starts with from admission on; the admitted route matches it.
 pub const ADMITTED: &str = "ADMITTED";
-/// Metadata namespace of a position cluster's host; keys [`META_BACKEND`] and [`META_CREDENTIAL`] hold decimal strings.
+/// Where a position cluster's host metadata says which position it is: a string, see [`position_text`].
 pub const META_NAMESPACE: &str = "sluicegate";
-pub const META_BACKEND: &str = "backend";
-pub const META_CREDENTIAL: &str = "credential";
+pub const META_POSITION: &str = "position";
 /// `root_id` and plugin name of the two filter entries; both share [`VM_ID`].
 pub const GATE: &str = "sluicegate-gate";
 pub const ADAPTER: &str = "sluicegate-adapter";

@@ -1,0 +1,8 @@
+//! The data plane's half of the control plane against a real Postgres.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod fixture;
+
+mod era;
+mod ledger;

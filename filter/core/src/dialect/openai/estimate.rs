@@ -1,0 +1,16 @@
+//! Tokens guessed from bytes, for exchanges whose provider did not say. What comes of it is marked `Estimated`.
+
+/// Bytes of text per token. English prose and code come to about four with OpenAI's tokenizers; other scripts have
+/// more tokens per character but also more bytes. Source: <https://help.openai.com/en/articles/4936856>
+pub const BYTES_PER_TOKEN: u64 = 4;
+
+/// Tokens of a request, from the size of its body. JSON's own characters are counted as if they were text, which
+/// is near what chat templates add per message.
+pub fn estimate_input(body_bytes: u64) -> u64 {
+    body_bytes.div_ceil(BYTES_PER_TOKEN)
+}
+
+/// Tokens of an answer, from the bytes of its text (UTF-8, JSON escapes decoded).
+pub fn estimate_output(text_bytes: u64) -> u64 {
+    text_bytes.div_ceil(BYTES_PER_TOKEN)
+}

@@ -1,0 +1,166 @@
+//! From a known key to an admitted request.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use super::{Exchange, Head, Mono, Ticket, label};
+use crate::dialect::openai::{Operation, request};
+use crate::json::Scanner;
+use crate::noun::OwnerKind;
+use crate::policy::Policy;
+use crate::refusal::Refusal;
+use crate::state::{CompiledProfile, KeyRecord, Lookup};
+
+/// Whose request it is: ids from the key's record, 0 for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    pub org: u32,
+    pub team: u32,
+    pub user: u32,
+    pub key: u32,
+}
+
+impl Identity {
+    /// Judges what shared data says about a key: its state, its expiry, and whether `client` is in its networks. The
+    /// address is asked for only where a network is demanded.
+    ///
+    /// # Errors
+    /// The refusal, with the identity where the key is known, so that it can be booked to its owner.
+    pub fn judge(
+        lookup: Lookup,
+        client: impl FnOnce() -> Option<IpAddr>,
+    ) -> Result<(Self, Rc<CompiledProfile>), (Refusal, Self)> {
+        let nobody = |refusal| Err((refusal, Self::default()));
+        let (record, profile, expired) = match lookup {
+            Lookup::Known { record, profile, expired } => (record, profile, expired),
+            Lookup::Unknown => return nobody(Refusal::UnknownKey),
+            Lookup::NotReady => return nobody(Refusal::NotReady),
+            Lookup::StateTooOld => return nobody(Refusal::StateTooOld),
+            Lookup::Blocked { record, owner } => {
+                let owner = match owner {
+                    OwnerKind::Org => "organization",
+                    OwnerKind::Team => "team",
+                    OwnerKind::User => "user",
+                    OwnerKind::Key => "key",
+                };
+                return Err((Refusal::OwnerBlocked { owner }, Self::of(&record)));
+            }
+        };
+        let identity = Self::of(&record);
+        if record.disabled() {
+            return Err((Refusal::DisabledKey, identity));
+        }
+        if expired {
+            return Err((Refusal::ExpiredKey, identity));
+        }
+        // An address that cannot be told is in no network.
+        if !profile.any_address() && !client().is_some_and(|ip| profile.allows_address(ip)) {
+            return Err((Refusal::NetworkNotAllowed, identity));
+        }
+        Ok((identity, profile))
+    }
+
+    fn of(record: &KeyRecord) -> Self {
+        Self { org: record.org, team: record.team, user: record.user, key: record.key }
+    }
+}
+
+/// A request whose key is good and whose body is coming in.
+#[derive(Debug)]
+pub struct Reading {
+    pub ticket: Ticket,
+    operation: Operation,
+    path: String,
+    profile: Rc<CompiledProfile>,
+    private: Vec<String>,
+    scanner: Scanner,
+    body_bytes: u64,
+    limit: u64,
+}
+
+/// What admission needs of the moment it happens in.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    pub now: Mono,
+    /// Control-plane time, ns since 1970.
+    pub now_ns: i64,
+    /// Uniform over `u64`: draws the list.
+    pub random: u64,
+}
+
+impl Reading {
+    /// Begins to read the body of a metered request; `limit` is the largest in bytes.
+    ///
+    /// # Errors
+    /// A body that is announced too large, or encoded.
+    pub fn new(
+        ticket: Ticket,
+        head: Head,
+        operation: Operation,
+        profile: Rc<CompiledProfile>,
+        limit: u64,
+    ) -> Result<Self, (Refusal, Ticket)> {
+        if let Some(encoding) = head.content_encoding {
+            return Err((Refusal::UnsupportedEncoding { encoding }, ticket));
+        }
+        if head.content_length.is_some_and(|length| length > limit) {
+            return Err((Refusal::BodyTooLarge { limit }, ticket));
+        }
+        let scanner = request::scanner(operation);
+        let Head { path, private, .. } = head;
+        Ok(Self { ticket, operation, path, profile, private, scanner, body_bytes: 0, limit })
+    }
+
+    /// How many bytes have been read so far.
+    pub fn body_bytes(&self) -> u64 {
+        self.body_bytes
+    }
+
+    /// Reads the next bytes of the body.
+    ///
+    /// # Errors
+    /// As soon as it is clear that the body is too large, or no JSON object.
+    pub fn push(&mut self, window: &[u8]) -> Result<(), Refusal> {
+        self.body_bytes = self.body_bytes.saturating_add(window.len() as u64);
+        if self.body_bytes > self.limit {
+            return Err(Refusal::BodyTooLarge { limit: self.limit });
+        }
+        self.scanner.push(window).map_err(request::refusal)
+    }
+
+    /// The body is whole: admits the request, or says why not.
+    ///
+    /// # Errors
+    /// Bad fields, a model that does not exist or that the key may not use.
+    pub fn admit(mut self, policy: &Rc<Policy>, moment: Moment) -> Result<Exchange, (Refusal, Ticket)> {
+        let fields = match self.scanner.finish().map_err(request::refusal).and_then(|s| request::read(&s)) {
+            Ok(fields) => fields,
+            Err(refusal) => return Err((refusal, self.ticket)),
+        };
+        let requested = label(fields.model.as_bytes());
+        self.ticket.requested_model.clone_from(&requested);
+        let Some(model) = policy.model(&fields.model) else {
+            return Err((Refusal::UnknownModel { model: requested }, self.ticket));
+        };
+        if !self.profile.allows_model(model.id) {
+            return Err((Refusal::ModelNotAllowed { model: requested }, self.ticket));
+        }
+        let list = model.draw(moment.random);
+        Ok(Exchange {
+            ticket: self.ticket,
+            operation: self.operation,
+            policy: Rc::clone(policy),
+            model: model.id,
+            cluster: list.cluster.clone(),
+            positions: list.positions.clone(),
+            admitted: moment.now,
+            admitted_ns: moment.now_ns,
+            fields,
+            path: self.path,
+            body_bytes: self.body_bytes,
+            private: self.private,
+            attempts: Vec::new(),
+            refusal: None,
+        })
+    }
+}

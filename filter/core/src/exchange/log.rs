@@ -1,0 +1,307 @@
+//! A request's records as text: the value of the one filter-state key, which the access log prints.
+//!
+//! `<marker> <boot> <vm> <context> <json>`: boot and vm in 16 hex digits, context in decimal, json an array of attempts.
+//! From admission on the marker is `ADMITTED` and the array the plan; when the request is over it is `RECORDED` and the
+//! array what is also sent over Flow. So a line of a stream whose VM died still says what was going on.
+
+use serde::{Deserialize, Serialize};
+
+use crate::policy::names::ADMITTED;
+use crate::proto::dataplane::{Ended, Record, Source, Usage};
+
+/// What the value starts with once the request is over.
+pub const RECORDED: &str = "RECORDED";
+
+/// Which Envoy process, VM and gate context a value belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub boot: u64,
+    pub vm: u64,
+    pub context: u32,
+}
+
+/// One record in the log's JSON. Short names: one is written per request.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Line {
+    seq: u64,
+    /// Admitted, control-plane time in ns.
+    at: i64,
+    /// Operation, 32 hex digits.
+    op: String,
+    attempt: u32,
+    #[serde(skip_serializing_if = "is_default")]
+    last: bool,
+    org: u32,
+    team: u32,
+    user: u32,
+    key: u32,
+    #[serde(skip_serializing_if = "is_default")]
+    session: String,
+    asked: String,
+    model: u32,
+    backend: u32,
+    credential: u32,
+    policy: u64,
+    /// Non-zero token counts, in the order of `Usage`: input, cache_read, cache_write_5m, cache_write_1h, output,
+    /// reasoning, audio_in, audio_out, images.
+    usage: [u64; 9],
+    source: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<i64>,
+    status: u32,
+    #[serde(skip_serializing_if = "is_default")]
+    upstream: u32,
+    #[serde(skip_serializing_if = "is_default")]
+    refusal: String,
+    ended: i32,
+    first_us: u32,
+    total_us: u32,
+    gateway_us: u32,
+    #[serde(skip_serializing_if = "is_default")]
+    stream: bool,
+    route: String,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// The value at admission.
+pub fn admitted(origin: Origin, plan: &Record) -> String {
+    write(ADMITTED, origin, std::slice::from_ref(plan))
+}
+
+/// The value when the request is over.
+pub fn recorded(origin: Origin, records: &[Record]) -> String {
+    write(RECORDED, origin, records)
+}
+
+fn write(marker: &str, origin: Origin, records: &[Record]) -> String {
+    let lines: Vec<Line> = records.iter().map(Line::from).collect();
+    // Serialising numbers and strings cannot fail.
+    let json = serde_json::to_string(&lines).unwrap_or_default();
+    format!("{marker} {:016x} {:016x} {} {json}", origin.boot, origin.vm, origin.context)
+}
+
+/// Reads only whose plan a filter-state value is; `None` where it is none.
+pub fn admitted_origin(value: &[u8]) -> Option<Origin> {
+    let text = std::str::from_utf8(value).ok()?;
+    let rest = text.strip_prefix(ADMITTED)?.strip_prefix(' ')?;
+    origin(rest).map(|(origin, _)| origin)
+}
+
+fn origin(text: &str) -> Option<(Origin, &str)> {
+    let mut parts = text.splitn(4, ' ');
+    let mut number = || parts.next().filter(|p| p.len() == 16).and_then(|p| u64::from_str_radix(p, 16).ok());
+    let (boot, vm) = (number()?, number()?);
+    let context = parts.next()?.parse().ok()?;
+    Some((Origin { boot, vm, context }, parts.next().unwrap_or_default()))
+}
+
+/// What an access-log line says about a request that passed the gate.
+#[derive(Debug, PartialEq)]
+pub struct Logged {
+    pub origin: Origin,
+    /// Whether the request ran to its end in the VM that admitted it; where not, the records are its plan.
+    pub finished: bool,
+    pub records: Vec<Record>,
+}
+
+/// Finds the value in a line of an access log, whatever stands before it. `None`: the line holds none.
+///
+/// # Errors
+/// When a value is there but cannot be read.
+pub fn find(line: &str) -> Option<Result<Logged, &'static str>> {
+    // The first is the value's own: what a client wrote comes after it, inside the value, or is a path, without spaces.
+    let after = |marker: &str| {
+        line.match_indices(marker).find_map(|(at, _)| {
+            let (origin, json) = origin(line.get(at + marker.len()..)?.strip_prefix(' ')?)?;
+            Some((at, origin, json))
+        })
+    };
+    let (finished, origin, json) = match (after(RECORDED), after(ADMITTED)) {
+        (Some((r, ..)), Some((a, origin, json))) if a < r => (false, origin, json),
+        (Some((_, origin, json)), _) => (true, origin, json),
+        (None, Some((_, origin, json))) => (false, origin, json),
+        (None, None) => return None,
+    };
+    Some(records(json).map(|records| Logged { origin, finished, records }))
+}
+
+fn records(json: &str) -> Result<Vec<Record>, &'static str> {
+    let mut values = serde_json::Deserializer::from_str(json).into_iter::<Vec<Line>>();
+    let lines = values.next().and_then(Result::ok).ok_or("the records are not readable")?;
+    lines.into_iter().map(Record::try_from).collect()
+}
+
+impl From<&Record> for Line {
+    fn from(r: &Record) -> Self {
+        let u = r.usage.unwrap_or_default();
+        Self {
+            seq: r.seq,
+            at: r.admitted_ns,
+            op: hex(&r.operation),
+            attempt: r.attempt,
+            last: r.last,
+            org: r.org,
+            team: r.team,
+            user: r.user,
+            key: r.key,
+            session: r.session.clone(),
+            asked: r.requested_model.clone(),
+            model: r.model,
+            backend: r.backend,
+            credential: r.credential,
+            policy: r.policy_revision,
+            usage: [
+                u.input,
+                u.cache_read,
+                u.cache_write_5m,
+                u.cache_write_1h,
+                u.output,
+                u.reasoning,
+                u.audio_in,
+                u.audio_out,
+                u.images,
+            ],
+            source: r.source,
+            cost: r.cost_nano,
+            status: r.status,
+            upstream: r.upstream_status,
+            refusal: r.refusal.clone(),
+            ended: r.ended,
+            first_us: r.first_token_us,
+            total_us: r.total_us,
+            gateway_us: r.gateway_us,
+            stream: r.stream,
+            route: r.route.clone(),
+        }
+    }
+}
+
+impl TryFrom<Line> for Record {
+    type Error = &'static str;
+
+    fn try_from(l: Line) -> Result<Self, Self::Error> {
+        let operation = unhex(&l.op).ok_or("the operation is not 32 hex digits")?;
+        Source::try_from(l.source).map_err(|_| "unknown source")?;
+        Ended::try_from(l.ended).map_err(|_| "unknown end")?;
+        let [input, cache_read, cache_write_5m, cache_write_1h, output, reasoning, audio_in, audio_out, images] =
+            l.usage;
+        Ok(Self {
+            seq: l.seq,
+            admitted_ns: l.at,
+            operation: operation.into(),
+            attempt: l.attempt,
+            last: l.last,
+            org: l.org,
+            team: l.team,
+            user: l.user,
+            key: l.key,
+            session: l.session,
+            requested_model: l.asked,
+            model: l.model,
+            backend: l.backend,
+            credential: l.credential,
+            policy_revision: l.policy,
+            usage: Some(Usage {
+                input,
+                cache_read,
+                cache_write_5m,
+                cache_write_1h,
+                output,
+                reasoning,
+                audio_in,
+                audio_out,
+                images,
+            }),
+            source: l.source,
+            cost_nano: l.cost,
+            status: l.status,
+            upstream_status: l.upstream,
+            refusal: l.refusal,
+            ended: l.ended,
+            first_token_us: l.first_us,
+            total_us: l.total_us,
+            gateway_us: l.gateway_us,
+            stream: l.stream,
+            route: l.route,
+        })
+    }
+}
+
+/// Lower-case hex.
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    let digit = |n: u8| DIGITS.get(usize::from(n)).copied().unwrap_or('0');
+    bytes.iter().flat_map(|b| [digit(b >> 4), digit(b & 15)]).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    text.as_bytes()
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORIGIN: Origin = Origin { boot: 0xb007, vm: u64::MAX, context: 12 };
+
+    fn record() -> Record {
+        Record {
+            seq: 3,
+            admitted_ns: 1_700_000_000_000_000_000,
+            operation: vec![0xab; 16].into(),
+            attempt: 1,
+            last: true,
+            key: 9,
+            requested_model: "gpt-\"4o RECORDED".into(),
+            usage: Some(Usage { input: 12, output: 7, ..Default::default() }),
+            source: Source::Reported.into(),
+            cost_nano: Some(100),
+            status: 200,
+            ended: Ended::Complete.into(),
+            route: "chat.completions".into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_value_survives_a_log_line() {
+        let value = recorded(ORIGIN, &[record(), record()]);
+        let line = format!("2026-01-01T00:00:00Z POST /v1/chat/completions 200 - \"via x\" {value}\n");
+        let logged = find(&line).unwrap().unwrap();
+        assert_eq!(logged, Logged { origin: ORIGIN, finished: true, records: vec![record(), record()] });
+    }
+
+    #[test]
+    fn a_plan_names_its_owner() {
+        let value = admitted(ORIGIN, &record());
+        assert!(value.starts_with("ADMITTED 000000000000b007 ffffffffffffffff 12 [{"), "{value}");
+        assert_eq!(admitted_origin(value.as_bytes()), Some(ORIGIN));
+        let logged = find(&format!("GET /ADMITTED 200 {value}")).unwrap().unwrap();
+        assert!(!logged.finished && logged.records == [record()]);
+        for other in ["", "ADMITTED", "ADMITTED x y z", "RECORDED 1 2 3 []", "ADMITTED 1 2", "\u{e9}"] {
+            assert_eq!(admitted_origin(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_a_value_or_with_a_broken_one_is_told_apart() {
+        assert!(find("GET / 404 -").is_none());
+        assert!(find("POST /RECORDED 200 1 2 3 []").is_none());
+        let value = "RECORDED 0000000000000001 0000000000000002 3";
+        assert!(find(&format!("POST / 200 {value} [{{")).unwrap().is_err());
+        assert!(find(&format!("POST / 200 {value} [{{\"op\":\"zz\"}}]")).unwrap().is_err());
+        assert!(find(&format!("POST / 200 {value} []")).unwrap().is_ok());
+    }
+}
