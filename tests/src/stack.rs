@@ -29,6 +29,8 @@ pub const PROVIDER_SECRET: &str = "sk-provider-canary-7c6b5a49382716051";
 /// The models of every stack: priced like this, in dollars per million tokens.
 pub const CHAT: &str = "gpt-scripted";
 pub const EMBED: &str = "embed-scripted";
+/// [`CHAT`] under another name.
+pub const ALIAS: &str = "alias";
 /// Nano-dollars per token.
 pub const INPUT_NANO: i64 = 2_500;
 pub const CACHED_NANO: i64 = 250;
@@ -114,6 +116,11 @@ impl ControlPlane {
         .await;
     }
 
+    /// The Envoy's access log.
+    pub fn access_log(&self) -> PathBuf {
+        self.folder.join("access.log")
+    }
+
     /// Runs a command of the CLI against this control plane and returns what it prints.
     pub async fn cli(&self, args: &[&str]) -> anyhow::Result<String> {
         let output = tokio::process::Command::new(tools::built("sluicegate"))
@@ -136,7 +143,7 @@ async fn launch(
 ) -> Process {
     let keyring = folder.join("keyring");
     if !keyring.exists() {
-        std::fs::write(&keyring, format!("{}\n", "42".repeat(32))).expect("the folder is writable");
+        std::fs::write(&keyring, format!("sluicegate-keyring v1\n5f2c9a1b {}\n", "42".repeat(32))).expect("the folder is writable");
     }
     let access_log = folder.join("access.log");
     let (http, grpc, envoy) = (http.to_string(), grpc.to_string(), envoy.to_string());
@@ -267,6 +274,7 @@ async fn seed(admin: &Admin, provider: &Provider, tls_name: Option<&str>, ca: Op
         admin.price("scripted", model, "2.50", "0.25", "10.00").await?;
         admin.model(model, "scripted", model, "scripted-account").await?;
     }
+    admin.model(ALIAS, "scripted", CHAT, "scripted-account").await?;
     Ok(())
 }
 
