@@ -22,7 +22,8 @@ fn embed_filter() -> Result<(), Box<dyn std::error::Error>> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| manifest.join("../target"), PathBuf::from);
     let filter = target.join(FILTER);
     println!("cargo::rerun-if-changed={}", filter.display());
-    let expression = if filter.exists() { format!("Some(include_bytes!({:?}))", filter.canonicalize()?) } else { "None".into() };
+    let expression =
+        if filter.exists() { format!("Some(include_bytes!({:?}))", filter.canonicalize()?) } else { "None".into() };
     std::fs::write(Path::new(&std::env::var("OUT_DIR")?).join("filter.rs"), expression)?;
     Ok(())
 }

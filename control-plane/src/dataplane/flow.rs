@@ -1,7 +1,6 @@
 //! `Flow`: usage records up, acknowledgements down.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt as _};
@@ -10,11 +9,9 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tonic::Status;
 
+use super::HELLO_TIMEOUT;
 use super::ledger::{Ledger, Outcome};
 use crate::store::Recorded;
-
-/// The first message must come within this.
-pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Batches of one stream on their way to the database. Beyond it the stream is not read, and HTTP/2 holds the sender back.
 const MAX_IN_FLIGHT: usize = 32;
@@ -27,7 +24,11 @@ struct Sender {
 }
 
 /// Runs one stream until the Envoy ends it. What was not committed is not acknowledged; the Envoy sends it again.
-pub(super) async fn run<S>(ledger: Ledger, mut up: S, down: mpsc::Sender<Result<FlowDown, Status>>) -> Result<(), Status>
+pub(super) async fn run<S>(
+    ledger: Ledger,
+    mut up: S,
+    down: mpsc::Sender<Result<FlowDown, Status>>,
+) -> Result<(), Status>
 where
     S: Stream<Item = Result<FlowUp, Status>> + Unpin,
 {
@@ -68,7 +69,8 @@ async fn hello<S>(up: &mut S) -> Result<Sender, Status>
 where
     S: Stream<Item = Result<FlowUp, Status>> + Unpin,
 {
-    let first = timeout(HELLO_TIMEOUT, up.next()).await.map_err(|_| Status::deadline_exceeded("no hello within 5 s"))?;
+    let first =
+        timeout(HELLO_TIMEOUT, up.next()).await.map_err(|_| Status::deadline_exceeded("no hello within 5 s"))?;
     match first.transpose()?.and_then(|message| message.m) {
         Some(flow_up::M::Hello(FlowHello { node, boot, vm: _ })) if super::is_node_name(&node) => {
             Ok(Sender { node: node.into(), boot })

@@ -103,9 +103,14 @@ impl Ledger {
             Checked::Differs { expected } => {
                 metrics::counter!("sluicegate_usage_cost_mismatches_total").increment(1);
                 tracing::error!(
-                    node = &*recorded.node, boot = recorded.boot, vm = recorded.vm, seq = record.seq,
-                    backend = record.backend, policy_revision = record.policy_revision,
-                    booked_nano = record.cost_nano, expected_nano = expected.map(|e| e.0),
+                    node = &*recorded.node,
+                    boot = recorded.boot,
+                    vm = recorded.vm,
+                    seq = record.seq,
+                    backend = record.backend,
+                    policy_revision = record.policy_revision,
+                    booked_nano = record.cost_nano,
+                    expected_nano = expected.map(|e| e.0),
                     "an Envoy and the control plane price an attempt differently"
                 );
             }

@@ -22,7 +22,9 @@ const MISSING_FOR: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Checked {
     Agrees,
-    Differs { expected: Option<Nano> },
+    Differs {
+        expected: Option<Nano>,
+    },
     /// The policy, or the backend in it, is not known here.
     Unknown,
 }

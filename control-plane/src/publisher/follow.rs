@@ -5,21 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use sluicegate_core::state::record::{Flags, KeyRecord};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::index::Builder;
-use super::{Change, Credential, KeyIndex, OpenCredential, PolicyParts, Published, record};
-use crate::store::{CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, ProfileRow, Reading, Store, StoreError};
-
-/// Profiles kept before those that no key names are looked for and forgotten.
-const MAX_PROFILES: usize = 8_192;
+use super::{Change, Credential, KeyIndex, PolicyParts, Published};
+use crate::credentials::{self, Keyring, ResolveError, Secret, Source};
+use crate::store::{
+    CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, PROFILE_SLOTS, ProfileRow, Reading, Store, StoreError,
+};
 
 const POLL: Duration = Duration::from_secs(1);
 /// A database that does not answer a poll within this is away. Loading every key may take longer.
 const POLL_TIMEOUT: Duration = Duration::from_secs(5);
 const LOAD_TIMEOUT: Duration = Duration::from_secs(300);
 const BACKOFF: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(1);
+
+/// Twice as many as can live together.
+const MAX_PROFILES: usize = 2 * PROFILE_SLOTS.unsigned_abs() as usize;
 
 /// Why a round of following ended.
 #[derive(Debug, thiserror::Error)]
@@ -32,19 +36,22 @@ enum Lost {
 
 pub(super) struct Follower {
     store: Store,
-    credentials: Arc<dyn OpenCredential>,
+    keyring: Arc<Keyring>,
     sender: watch::Sender<Option<Arc<Published>>>,
-    /// Rows whose secrets may change without a commit (files), to be opened again at each poll.
-    credential_rows: Vec<CredentialRow>,
+    /// Somebody wants a reading now.
+    now: Arc<Notify>,
+    /// Credentials whose secret could not be read; tried again with each reading.
+    unread: Vec<CredentialRow>,
 }
 
 impl Follower {
     pub(super) fn new(
         store: Store,
-        credentials: Arc<dyn OpenCredential>,
+        keyring: Arc<Keyring>,
         sender: watch::Sender<Option<Arc<Published>>>,
+        now: Arc<Notify>,
     ) -> Self {
-        Self { store, credentials, sender, credential_rows: Vec::new() }
+        Self { store, keyring, sender, now, unread: Vec::new() }
     }
 
     /// Until nobody listens any more.
@@ -86,6 +93,7 @@ impl Follower {
             let limit = tokio::select! {
                 commit = commits.next() => commit.map(|()| LOAD_TIMEOUT)?,
                 _ = poll.tick() => POLL_TIMEOUT,
+                () = self.now.notified() => POLL_TIMEOUT,
             };
             timeout(limit, self.round(&mut reader)).await??;
         }
@@ -93,59 +101,84 @@ impl Follower {
 
     /// Reads what is new and publishes it.
     async fn round(&mut self, reader: &mut FeedReader) -> Result<(), StoreError> {
+        let woken_at = Instant::now();
         let last = self.sender.borrow().clone();
         let mut builder = Builder::default();
-        let reading =
-            reader.read(last.as_ref().map(|l| l.clock), &mut |key: KeyRow| builder.push(record::encode(&key))).await?;
-        let next = self.next(last.as_deref(), reading, builder);
+        let mut reading =
+            reader.read(last.as_ref().map(|l| l.clock), &mut |key: KeyRow| builder.push(&record(&key))).await?;
+        let rows = reading.credentials.take();
+        let credential_ids = match (&rows, &last) {
+            (None, Some(last)) => Arc::clone(&last.credential_ids),
+            (rows, _) => Arc::new(rows.iter().flatten().map(|row| row.id).collect()),
+        };
+        let credentials = self.credentials(last.as_deref(), rows).await;
+        let next = Published { woken_at, credentials, credential_ids, ..next(last.as_deref(), reading, builder) };
         report(last.as_deref(), &next);
         self.sender.send_replace(Some(Arc::new(next)));
         Ok(())
     }
 
-    fn next(&mut self, last: Option<&Published>, reading: Reading, builder: Builder) -> Published {
-        let clock = reading.clock;
-        let (keys, profiles) = match (reading.keys, last) {
-            (None, Some(last)) => (last.keys.clone(), Arc::clone(&last.profiles)),
-            (Some(KeyReading::Changed { changes, profiles }), Some(last)) => apply(last, changes, profiles),
-            (Some(KeyReading::Whole { profiles, log_start, changed }), _) => {
-                let profiles = profiles.into_iter().map(|(id, body)| (id, Bytes::from(body))).collect();
-                (builder.finish(log_start, changed), Arc::new(profiles))
+    /// The credentials that can be opened now, by id. One that cannot is missing, and tried again.
+    async fn credentials(&mut self, last: Option<&Published>, rows: Option<Vec<CredentialRow>>) -> Arc<[Credential]> {
+        let (mut opened, rows) = match (rows, last) {
+            (Some(rows), _) => (Vec::new(), rows),
+            (None, Some(last)) if self.unread.is_empty() => return Arc::clone(&last.credentials),
+            (None, last) => {
+                (last.map(|l| l.credentials.to_vec()).unwrap_or_default(), std::mem::take(&mut self.unread))
             }
-            // A first reading is whole.
-            (None | Some(KeyReading::Changed { .. }), None) => (builder.finish(clock.revision, []), Arc::default()),
         };
-        let policy = match reading.policy {
-            Some(row) => row.map(|row| Arc::new(PolicyParts::cut(clock.era, row))),
-            None => last.and_then(|l| l.policy.clone()),
-        };
-        let blocked = match (reading.blocked, last) {
-            (Some(owners), _) => owners.into(),
-            (None, last) => last.map_or_else(|| Arc::from([]), |l| Arc::clone(&l.blocked)),
-        };
-        let credentials = self.open_credentials(last, reading.credentials);
-        Published { clock, read_at: Instant::now(), keys, profiles, blocked, policy, credentials }
+        let mut unread = Vec::new();
+        for row in rows {
+            match self.open(&row).await {
+                Ok(secret) => opened.push(Credential { id: row.id, revision: row.revision, secret }),
+                Err(error) => {
+                    metrics::counter!("sluicegate_credentials_unreadable_total").increment(1);
+                    tracing::error!(credential = row.id, source = row.source, %error, "cannot read a provider credential");
+                    unread.push(row);
+                }
+            }
+        }
+        self.unread = unread;
+        opened.sort_by_key(|c| c.id);
+        opened.into()
     }
 
-    /// Secrets in files and variables can change without a commit, so each poll looks at those again; a credential is only
-    /// replaced where something about it changed.
-    fn open_credentials(&mut self, last: Option<&Published>, rows: Option<Vec<CredentialRow>>) -> Arc<[Credential]> {
-        if let Some(rows) = rows {
-            self.credential_rows = rows;
-        }
-        let opened: Arc<[Credential]> = self.credential_rows.iter().map(|row| self.open(row)).collect();
-        match last {
-            Some(last) if last.credentials == opened => Arc::clone(&last.credentials),
-            _ => opened,
-        }
+    async fn open(&self, row: &CredentialRow) -> Result<Secret, ResolveError> {
+        let source: Source = row.source.parse().map_err(|_| ResolveError::Missing)?;
+        credentials::resolve(row.id, &source, row.sealed.as_deref(), &self.keyring).await
     }
+}
 
-    fn open(&self, row: &CredentialRow) -> Credential {
-        let secret = self.credentials.open(row).map_err(|reason| {
-            metrics::counter!("sluicegate_credentials_unreadable_total").increment(1);
-            tracing::error!(credential = row.id, source = row.source, reason, "cannot read a provider credential");
-        });
-        Credential { id: row.id, revision: row.revision, secret: secret.ok() }
+fn next(last: Option<&Published>, reading: Reading, builder: Builder) -> Published {
+    let Reading { clock, read_at, .. } = reading;
+    let (keys, profiles) = match (reading.keys, last) {
+        (None, Some(last)) => (last.keys.clone(), Arc::clone(&last.profiles)),
+        (Some(KeyReading::Changed { changes, profiles }), Some(last)) => apply(last, changes, profiles),
+        (Some(KeyReading::Whole { profiles, log_start, changed }), _) => {
+            let profiles = profiles.into_iter().map(|(id, body)| (id, Bytes::from(body))).collect();
+            (builder.finish(log_start, changed), Arc::new(profiles))
+        }
+        // A first reading is whole.
+        (None | Some(KeyReading::Changed { .. }), None) => (builder.finish(clock.revision, []), Arc::default()),
+    };
+    let policy = match reading.policy {
+        Some(row) => row.map(|row| Arc::new(PolicyParts::cut(clock.era, row))),
+        None => last.and_then(|l| l.policy.clone()),
+    };
+    let blocked = match (reading.blocked, last) {
+        (Some(owners), _) => owners.into(),
+        (None, last) => last.map_or_else(|| Arc::from([]), |l| Arc::clone(&l.blocked)),
+    };
+    Published {
+        clock,
+        read_at,
+        woken_at: read_at,
+        keys,
+        profiles,
+        blocked,
+        policy,
+        credentials: Arc::from([]),
+        credential_ids: Arc::default(),
     }
 }
 
@@ -162,11 +195,7 @@ fn report(last: Option<&Published>, next: &Published) {
 fn apply(last: &Published, changes: Vec<KeyChange>, profiles: Vec<ProfileRow>) -> (KeyIndex, Arc<HashMap<u32, Bytes>>) {
     let changes: Vec<Change> = changes
         .into_iter()
-        .map(|c| Change {
-            prefix: c.prefix,
-            revision: c.revision,
-            records: c.keys.iter().map(record::encode).collect(),
-        })
+        .map(|c| Change { prefix: c.prefix, revision: c.revision, records: c.keys.iter().map(record).collect() })
         .collect();
     let keys = last.keys.with(&changes);
     if profiles.iter().all(|(id, _)| last.profiles.contains_key(id)) {
@@ -174,9 +203,25 @@ fn apply(last: &Published, changes: Vec<KeyChange>, profiles: Vec<ProfileRow>) -
     }
     let mut known = HashMap::clone(&last.profiles);
     known.extend(profiles.into_iter().map(|(id, body)| (id, Bytes::from(body))));
+    // Not every time: it looks at every key.
     if known.len() > MAX_PROFILES {
-        let named: HashSet<u32> = keys.records().map(record::profile).collect();
+        let named: HashSet<u32> = keys.records().map(|record| record.profile).collect();
         known.retain(|id, _| named.contains(id));
     }
     (keys, Arc::new(known))
+}
+
+fn record(row: &KeyRow) -> KeyRecord {
+    let [hash @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = row.hash;
+    KeyRecord {
+        hash,
+        org: row.org,
+        team: row.team,
+        user: row.user,
+        key: row.id,
+        profile: row.profile,
+        // 0 would be never; a key that expired before 1970 expired.
+        expires_unix: row.expires_at.map_or(0, |at| u64::try_from(at).unwrap_or(0).max(1)),
+        flags: if row.disabled { Flags::DISABLED } else { 0 },
+    }
 }

@@ -7,11 +7,13 @@
 
 use std::sync::Arc;
 
-/// Bytes of one record; the first 16 are the first 16 of the key's hash.
-pub const RECORD_BYTES: usize = 48;
+use sluicegate_core::state::record::{KeyRecord, RECORD_BYTES, bucket_of_prefix, prefix_of, prefixes_of};
 
-/// A key as Envoys hold it.
-pub type Record = [u8; RECORD_BYTES];
+/// The most buckets an Envoy may have.
+pub const MAX_BUCKETS: u32 = 1 << 20;
+
+/// An encoded [`KeyRecord`].
+type Record = [u8; RECORD_BYTES];
 
 const PAGES: usize = 256;
 const CELLS_PER_PAGE: usize = 256;
@@ -29,6 +31,7 @@ pub struct KeyIndex {
 struct Page {
     /// The newest of its cells' revisions.
     changed: u64,
+    keys: usize,
     cells: Vec<Cell>,
 }
 
@@ -44,8 +47,8 @@ struct Cell {
 pub struct Change {
     pub prefix: u32,
     pub revision: u64,
-    /// Sorted.
-    pub records: Vec<Record>,
+    /// Sorted by hash.
+    pub records: Vec<KeyRecord>,
 }
 
 impl std::fmt::Debug for KeyIndex {
@@ -75,50 +78,60 @@ impl KeyIndex {
         self.log_start
     }
 
-    /// Every record, in the order of the hashes.
-    pub fn records(&self) -> impl Iterator<Item = &Record> {
-        self.pages.iter().flat_map(|page| &page.cells).flat_map(Cell::records)
+    /// Every key, in the order of the hashes.
+    pub fn records(&self) -> impl Iterator<Item = KeyRecord> {
+        self.pages.iter().flat_map(|page| &page.cells).flat_map(Cell::records).map(KeyRecord::decode)
     }
 
-    /// The content of bucket `index` of `count` (a power of two): sorted records, one after the other. Empty for a bucket
-    /// that there is not.
-    pub fn bucket(&self, index: u32, count: u32) -> Vec<u8> {
-        let bits = count.max(1).ilog2();
-        let Some((first, last)) = range(index, bits) else { return Vec::new() };
-        let cells = (first >> CELL_BITS)..=(last >> CELL_BITS);
-        let mut bytes = Vec::new();
-        for cell in cells.filter_map(|c| self.cell(c)) {
-            let records = cell.records();
+    /// The content of bucket `index` of `count` (a power of two), sorted by hash.
+    pub fn bucket(&self, index: u32, count: u32) -> Vec<KeyRecord> {
+        let prefixes = prefixes_of(index, count);
+        let (first, last) = (*prefixes.start(), *prefixes.end());
+        if prefixes.is_empty() {
+            return Vec::new();
+        }
+        let mut bucket = Vec::new();
+        for cell in (first >> CELL_BITS)..=(last >> CELL_BITS) {
+            let records = self.cell(cell).map(Cell::records).unwrap_or_default();
             let from = records.partition_point(|r| prefix(r) < first);
             let to = records.partition_point(|r| prefix(r) <= last);
-            for record in records.get(from..to).unwrap_or_default() {
-                bytes.extend_from_slice(record);
-            }
+            bucket.extend(records.get(from..to).unwrap_or_default().iter().map(KeyRecord::decode));
         }
-        bytes
+        bucket
     }
 
-    /// The buckets of `count` (a power of two) that may have changed after `revision`, ascending: all that did, and where
-    /// there are more than 65,536 buckets, their neighbours in the cell. `None` when the log does not reach back to it.
-    pub fn changed_since(&self, revision: u64, count: u32) -> Option<Vec<u32>> {
+    /// The first bucket at or after `from`, of `count` (a power of two), that has records.
+    pub fn next_occupied(&self, from: u32, count: u32) -> Option<u32> {
+        let prefixes = prefixes_of(from, count);
+        if prefixes.is_empty() {
+            return None;
+        }
+        let first = *prefixes.start();
+        let (page, cell) = place(first);
+        let rest_of_page = self.pages.get(page)?.cells.get(cell..)?.iter();
+        let later_pages = self.pages.get(page + 1..)?.iter().filter(|p| p.keys > 0).flat_map(|p| &p.cells);
+        let record = rest_of_page.chain(later_pages).find_map(|cell| {
+            let records = cell.records();
+            records.get(records.partition_point(|r| prefix(r) < first))
+        })?;
+        Some(bucket_of_prefix(prefix(record), count))
+    }
+
+    /// Prefixes of all keys that changed after `revision`: one in each bucket of an index of [`MAX_BUCKETS`] or fewer, and
+    /// in an index of more than 65,536 some in the neighbours too. `None` when the log does not reach back to `revision`.
+    pub fn changed_since(&self, revision: u64) -> Option<Vec<u32>> {
         if revision < self.log_start {
             return None;
         }
-        let bits = count.max(1).ilog2();
-        let mut buckets = Vec::new();
-        let changed = (0_u32..).zip(&self.pages).filter(|(_, page)| page.changed > revision);
-        for (cell, _) in changed
-            .flat_map(|(p, page)| (p * CELLS_PER_PAGE as u32..).zip(&page.cells))
-            .filter(|(_, cell)| cell.changed > revision)
-        {
-            let first = cell << CELL_BITS;
-            let last = first | 0xffff;
-            let (from, to) = (bucket_of(first, bits), bucket_of(last, bits));
-            // Several cells of one bucket come one after the other.
-            let from = if buckets.last() == Some(&from) { from + 1 } else { from };
-            buckets.extend(from..=to);
-        }
-        Some(buckets)
+        let pages = (0_u32..).zip(&self.pages).filter(|(_, page)| page.changed > revision);
+        let cells = pages.flat_map(|(p, page)| (p * CELLS_PER_PAGE as u32..).zip(&page.cells));
+        let changed = cells.filter(|(_, cell)| cell.changed > revision);
+        let step = (u64::from(u32::MAX) + 1) / u64::from(MAX_BUCKETS);
+        Some(
+            changed
+                .flat_map(|(cell, _)| (cell << CELL_BITS..=cell << CELL_BITS | 0xffff).step_by(step as usize))
+                .collect(),
+        )
     }
 
     /// The version with `changes` applied.
@@ -141,7 +154,9 @@ impl KeyIndex {
         let (before, rest) = old.split_at(from);
         let (gone, after) = rest.split_at(to - from);
         self.keys = self.keys - gone.len() + change.records.len();
-        let records: Vec<Record> = [before, &change.records, after].concat();
+        page.keys = page.keys - gone.len() + change.records.len();
+        let changed: Vec<Record> = change.records.iter().map(KeyRecord::encode).collect();
+        let records: Vec<Record> = [before, &changed, after].concat();
         cell.changed = cell.changed.max(change.revision);
         page.changed = page.changed.max(change.revision);
         cell.records = (!records.is_empty()).then(|| records.into());
@@ -164,20 +179,20 @@ pub struct Builder {
 impl Default for Builder {
     fn default() -> Self {
         let cells = vec![Cell { changed: 0, records: None }; CELLS_PER_PAGE];
-        let pages = (0..PAGES).map(|_| Arc::new(Page { changed: 0, cells: cells.clone() })).collect();
+        let pages = (0..PAGES).map(|_| Arc::new(Page { changed: 0, keys: 0, cells: cells.clone() })).collect();
         Self { index: KeyIndex { pages, keys: 0, log_start: 0 }, current: 0, pending: Vec::new() }
     }
 }
 
 impl Builder {
-    /// Records must come sorted.
-    pub fn push(&mut self, record: Record) {
-        let cell = prefix(&record) >> CELL_BITS;
+    /// Records must come sorted by hash.
+    pub fn push(&mut self, record: &KeyRecord) {
+        let cell = prefix_of(&record.hash) >> CELL_BITS;
         if cell != self.current {
             self.flush();
             self.current = cell;
         }
-        self.pending.push(record);
+        self.pending.push(record.encode());
     }
 
     /// `changed` holds cells (the first two bytes of a hash) and the revision of their last change after `log_start`.
@@ -200,8 +215,11 @@ impl Builder {
             return;
         }
         let (page, cell) = place(self.current << CELL_BITS);
-        if let Some(cell) = self.index.pages.get_mut(page).map(Arc::make_mut).and_then(|p| p.cells.get_mut(cell)) {
+        if let Some(page) = self.index.pages.get_mut(page).map(Arc::make_mut)
+            && let Some(cell) = page.cells.get_mut(cell)
+        {
             self.index.keys += self.pending.len();
+            page.keys += self.pending.len();
             cell.records = Some(self.pending.as_slice().into());
         }
         self.pending.clear();
@@ -220,18 +238,6 @@ fn place(prefix: u32) -> (usize, usize) {
     (page.into(), cell.into())
 }
 
-/// Which of `2^bits` buckets a prefix falls into.
-fn bucket_of(prefix: u32, bits: u32) -> u32 {
-    prefix.checked_shr(u32::BITS - bits).unwrap_or(0)
-}
-
-/// The first and last prefix of bucket `index` of `2^bits`.
-fn range(index: u32, bits: u32) -> Option<(u32, u32)> {
-    let shift = u32::BITS - bits;
-    let (first, width) = (u64::from(index) << shift, 1_u64 << shift);
-    Some((u32::try_from(first).ok()?, u32::try_from(first + width - 1).ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
@@ -240,22 +246,29 @@ mod tests {
 
     use super::*;
 
-    fn record(prefix: u32, rest: u8) -> Record {
-        let mut record = [rest; RECORD_BYTES];
-        record[..4].copy_from_slice(&prefix.to_be_bytes());
-        record
+    fn record(prefix: u32, rest: u8) -> KeyRecord {
+        let mut hash = [rest; 16];
+        hash[..4].copy_from_slice(&prefix.to_be_bytes());
+        KeyRecord { hash, org: 1, team: 0, user: 0, key: 1, profile: 1, expires_unix: 0, flags: 0 }
     }
 
-    fn build(records: &BTreeSet<Record>) -> KeyIndex {
+    type Model = BTreeMap<u32, BTreeSet<u8>>;
+
+    fn records(model: &Model) -> Vec<KeyRecord> {
+        model.iter().flat_map(|(p, rests)| rests.iter().map(|r| record(*p, *r))).collect()
+    }
+
+    fn build(model: &Model) -> KeyIndex {
         let mut builder = Builder::default();
-        records.iter().for_each(|r| builder.push(*r));
+        records(model).iter().for_each(|r| builder.push(r));
         builder.finish(0, [])
     }
 
-    /// All buckets of `count` together.
-    fn content(index: &KeyIndex, count: u32) -> Vec<Record> {
-        let bytes: Vec<u8> = (0..count).flat_map(|b| index.bucket(b, count)).collect();
-        bytes.chunks(RECORD_BYTES).map(|r| r.try_into().unwrap()).collect()
+    /// All occupied buckets of `count` together, as a resync walks them.
+    fn content(index: &KeyIndex, count: u32) -> Vec<KeyRecord> {
+        let next = |from: u32| index.next_occupied(from, count);
+        let buckets = std::iter::successors(next(0), |last| next(last + 1));
+        buckets.flat_map(|b| index.bucket(b, count)).collect()
     }
 
     /// Prefixes that meet in cells, in buckets and at their edges.
@@ -263,37 +276,39 @@ mod tests {
         prop_oneof![any::<u32>(), 0..4_u32, (0..3_u32).prop_map(|n| 0xffff + n), (0..4_u32).prop_map(|n| !n)]
     }
 
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(32))]
+    fn a_step() -> impl Strategy<Value = Model> {
+        prop::collection::btree_map(a_prefix(), prop::collection::btree_set(any::<u8>(), 0..4), 1..4)
+    }
 
+    proptest! {
         #[test]
-        fn changes_lead_where_a_load_does(
-            steps in prop::collection::vec(prop::collection::vec((a_prefix(), prop::collection::btree_set(any::<u8>(), 0..4)), 1..4), 1..8),
-        ) {
-            let mut model: BTreeMap<u32, BTreeSet<Record>> = BTreeMap::new();
+        fn changes_lead_where_a_load_does(steps in prop::collection::vec(a_step(), 1..8)) {
+            let mut model = Model::new();
             let mut versions = vec![Builder::default().finish(0, [])];
             for (revision, step) in (1..).zip(&steps) {
-                let step: BTreeMap<u32, BTreeSet<Record>> =
-                    step.iter().map(|(p, rests)| (*p, rests.iter().map(|r| record(*p, *r)).collect())).collect();
-                let changes: Vec<_> = step
-                    .iter()
-                    .map(|(p, records)| Change { prefix: *p, revision, records: records.iter().copied().collect() })
-                    .collect();
-                model.extend(step);
-                versions.push(versions.last().unwrap().with(&changes));
+                let change = |(p, rests): (&u32, &BTreeSet<u8>)| Change {
+                    prefix: *p,
+                    revision,
+                    records: rests.iter().map(|r| record(*p, *r)).collect(),
+                };
+                versions.push(versions.last().unwrap().with(&step.iter().map(change).collect::<Vec<_>>()));
+                model.extend(step.clone());
             }
-            let all: BTreeSet<Record> = model.values().flatten().copied().collect();
             let last = versions.last().unwrap();
-            prop_assert_eq!(last.len(), all.len());
-            for count in [4_096, 65_536, 131_072] {
-                prop_assert_eq!(content(last, count), all.iter().copied().collect::<Vec<_>>());
-                prop_assert_eq!(content(last, count), content(&build(&all), count));
-                // Between any two versions nothing changed outside of the buckets that are said to have.
+            prop_assert_eq!(last.len(), records(&model).len());
+            for count in [1, 4_096, 65_536, MAX_BUCKETS] {
+                prop_assert_eq!(content(last, count), records(&model));
+                prop_assert_eq!(content(&build(&model), count), records(&model));
+            }
+            // Between any version and the last nothing changed outside of the buckets that are said to have.
+            for count in [4_096, 65_536, MAX_BUCKETS] {
                 for (revision, version) in (0..).zip(&versions) {
-                    let changed = last.changed_since(revision, count).unwrap();
-                    prop_assert!(changed.is_sorted_by(|a, b| a < b));
-                    for bucket in (0..count).filter(|b| changed.binary_search(b).is_err()) {
-                        prop_assert_eq!(version.bucket(bucket, count), last.bucket(bucket, count));
+                    let changed = last.changed_since(revision).unwrap();
+                    let changed: BTreeSet<u32> = changed.into_iter().map(|p| bucket_of_prefix(p, count)).collect();
+                    for bucket in steps.iter().flat_map(Model::keys).map(|p| bucket_of_prefix(*p, count)) {
+                        if !changed.contains(&bucket) {
+                            prop_assert_eq!(version.bucket(bucket, count), last.bucket(bucket, count));
+                        }
                     }
                 }
             }
@@ -302,20 +317,33 @@ mod tests {
 
     #[test]
     fn a_change_is_one_bucket() {
-        let index = build(&(0..10_000_u32).map(|n| record(n.wrapping_mul(2_654_435_761), 1)).collect());
-        let changed = index.with(&[Change { prefix: 0xffff_ffff, revision: 9, records: vec![] }]);
-        assert_eq!(changed.changed_since(8, 65_536), Some(vec![65_535]));
-        assert_eq!(changed.changed_since(8, 4_096), Some(vec![4_095]));
-        assert_eq!(changed.changed_since(8, 131_072), Some(vec![131_070, 131_071]));
-        assert_eq!(changed.changed_since(9, 65_536), Some(vec![]));
+        let model = (0..10_000_u32).map(|n| (n.wrapping_mul(2_654_435_761), BTreeSet::from([1]))).collect();
+        let changed = build(&model).with(&[Change { prefix: 0xffff_ffff, revision: 9, records: vec![] }]);
+        let buckets = |count| -> BTreeSet<u32> {
+            changed.changed_since(8).unwrap().into_iter().map(|p| bucket_of_prefix(p, count)).collect()
+        };
+        assert_eq!(buckets(65_536), BTreeSet::from([65_535]));
+        assert_eq!(buckets(4_096), BTreeSet::from([4_095]));
+        assert_eq!(buckets(131_072), BTreeSet::from([131_070, 131_071]));
+        assert_eq!(changed.changed_since(9), Some(vec![]));
     }
 
     #[test]
     fn the_log_has_a_start() {
         let index = Builder::default().finish(7, [(1, 9), (2, 8)]);
-        assert_eq!(index.changed_since(6, 65_536), None);
-        assert_eq!(index.changed_since(7, 65_536), Some(vec![1, 2]));
-        assert_eq!(index.changed_since(8, 65_536), Some(vec![1]));
-        assert_eq!(index.changed_since(7, 4_096), Some(vec![0]));
+        assert_eq!(index.changed_since(6), None);
+        let cells = |revision| -> BTreeSet<u32> {
+            index.changed_since(revision).unwrap().into_iter().map(|p| p >> CELL_BITS).collect()
+        };
+        assert_eq!(cells(7), BTreeSet::from([1, 2]));
+        assert_eq!(cells(8), BTreeSet::from([1]));
+    }
+
+    #[test]
+    fn buckets_that_there_are_not_are_empty() {
+        let index = build(&Model::from([(u32::MAX, BTreeSet::from([1]))]));
+        assert_eq!(index.bucket(4_096, 4_096), []);
+        assert_eq!(index.next_occupied(4_096, 4_096), None);
+        assert_eq!(index.next_occupied(0, 4_096), Some(4_095));
     }
 }

@@ -7,36 +7,31 @@
 mod follow;
 mod index;
 mod published;
-mod record;
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
-pub use index::{Change, KeyIndex, RECORD_BYTES, Record};
+pub use index::{Change, KeyIndex, MAX_BUCKETS};
 pub use published::{Credential, MAX_PART_BYTES, PolicyParts, Published};
 
-use crate::store::{CredentialRow, Store};
-
-/// Opens a provider credential, wherever its row says the secret is.
-pub trait OpenCredential: Send + Sync + 'static {
-    /// # Errors
-    /// Why it cannot be opened, without any of it.
-    fn open(&self, row: &CredentialRow) -> Result<zeroize::Zeroizing<Vec<u8>>, String>;
-}
+use crate::credentials::Keyring;
+use crate::store::Store;
 
 /// Where the latest [`Published`] is to be had; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     latest: watch::Receiver<Option<Arc<Published>>>,
+    now: Arc<Notify>,
 }
 
 impl Publisher {
-    /// Starts to follow `store`. The task ends with the last subscriber.
-    pub fn spawn(store: Store, credentials: Arc<dyn OpenCredential>) -> Self {
+    /// Starts to follow `store`, whose stored credentials open with `keyring`. The task ends with the last subscriber.
+    pub fn spawn(store: Store, keyring: Arc<Keyring>) -> Self {
         let (sender, latest) = watch::channel(None);
-        tokio::spawn(follow::Follower::new(store, credentials, sender).run());
-        Self { latest }
+        let now = Arc::new(Notify::new());
+        tokio::spawn(follow::Follower::new(store, keyring, sender, Arc::clone(&now)).run());
+        Self { latest, now }
     }
 
     /// The latest state, `None` before the first reading; wakes at every commit and every second.
@@ -48,8 +43,8 @@ impl Publisher {
         self.latest.borrow().clone()
     }
 
-    /// Waits for the first reading.
-    pub async fn first(&self) -> Option<Arc<Published>> {
-        self.latest.clone().wait_for(Option::is_some).await.ok()?.clone()
+    /// Reads again without waiting for the next second: a new stream wants a fresh clock. Many at once are one reading.
+    pub fn refresh(&self) {
+        self.now.notify_one();
     }
 }

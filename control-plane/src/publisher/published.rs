@@ -1,14 +1,16 @@
 //! One version of everything that Envoys are told. Immutable.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use sluicegate_core::noun::Owner;
+use sluicegate_core::state::feed::{ClockReading, View};
+use sluicegate_core::state::record::KeyRecord;
 use tokio::time::Instant;
-use zeroize::Zeroizing;
 
 use super::KeyIndex;
+use crate::credentials::Secret;
 use crate::store::{Clock, PolicyRow};
 
 /// Part of a policy in one message; messages stay under 64 KB.
@@ -21,14 +23,18 @@ pub struct Published {
     pub clock: Clock,
     /// When the clock was read, on this machine's own clock.
     pub read_at: Instant,
+    /// When the reading was begun: for a commit, when it was heard of.
+    pub woken_at: Instant,
     pub keys: KeyIndex,
     /// Encoded `ProfileBody`s; every one that `keys` names, and for a while some that it no longer does.
     pub profiles: Arc<HashMap<u32, Bytes>>,
     /// Sorted.
     pub blocked: Arc<[Owner]>,
     pub policy: Option<Arc<PolicyParts>>,
-    /// By id.
+    /// By id; those whose secret can be read.
     pub credentials: Arc<[Credential]>,
+    /// Of all credentials there are.
+    pub credential_ids: Arc<HashSet<u32>>,
 }
 
 /// An encoded `Snapshot`, cut for the wire.
@@ -40,22 +46,51 @@ pub struct PolicyParts {
     pub parts: Vec<Bytes>,
 }
 
-/// A provider credential; its secret cannot be printed.
-#[derive(Clone, PartialEq, Eq)]
+/// A provider credential.
+#[derive(Clone, Debug)]
 pub struct Credential {
     pub id: u32,
     pub revision: u64,
-    /// `None` where its source cannot be read: it is withdrawn from Envoys.
-    pub secret: Option<Zeroizing<Vec<u8>>>,
+    pub secret: Secret,
 }
 
-impl std::fmt::Debug for Credential {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credential").field("id", &self.id).field("revision", &self.revision).finish_non_exhaustive()
+impl View for Published {
+    fn era(&self) -> u64 {
+        self.clock.era
+    }
+
+    fn revision(&self) -> u64 {
+        self.clock.revision
+    }
+
+    fn bucket(&self, index: u32, count: u32) -> Vec<KeyRecord> {
+        self.keys.bucket(index, count)
+    }
+
+    fn changed_since(&self, since: u64) -> Option<Vec<u32>> {
+        self.keys.changed_since(since)
+    }
+
+    fn next_occupied(&self, from: u32, count: u32) -> Option<u32> {
+        self.keys.next_occupied(from, count)
+    }
+
+    fn profile(&self, id: u32) -> Option<Bytes> {
+        self.profiles.get(&id).cloned()
+    }
+
+    fn blocked(&self) -> (u64, &[Owner]) {
+        (self.clock.parts.blocks, &self.blocked)
     }
 }
 
 impl Published {
+    /// Counter and time as they were read.
+    pub fn reading(&self) -> ClockReading {
+        let Clock { era, revision, now_unix_ns, .. } = self.clock;
+        ClockReading { era, revision, now_unix_ns }
+    }
+
     /// The database's time now, as this machine's monotonic clock carries it on from the last reading.
     pub fn now_unix_ns(&self) -> i64 {
         let elapsed = i64::try_from(self.read_at.elapsed().as_nanos()).unwrap_or(i64::MAX);

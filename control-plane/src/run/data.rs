@@ -58,6 +58,7 @@ impl Data {
 
     /// Keeps a secret that was made elsewhere.
     pub fn keep(&self, name: &str, secret: &str) -> anyhow::Result<()> {
-        private::write(&self.path(name), secret.as_bytes()).with_context(|| format!("cannot keep {name} in the data directory"))
+        private::write(&self.path(name), secret.as_bytes())
+            .with_context(|| format!("cannot keep {name} in the data directory"))
     }
 }

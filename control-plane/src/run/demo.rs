@@ -18,7 +18,8 @@ use zeroize::Zeroizing;
 pub const MODEL: &str = "demo-1";
 pub const EMBEDDING_MODEL: &str = "demo-embed-1";
 
-const ANSWER: &str = "Hello from the demo provider. The request came through Envoy, and the usage below is in the ledger.";
+const ANSWER: &str =
+    "Hello from the demo provider. The request came through Envoy, and the usage below is in the ledger.";
 /// Between two words of a stream.
 const PACE: Duration = Duration::from_millis(15);
 const DIMENSIONS: usize = 8;
@@ -93,9 +94,8 @@ async fn embeddings(State(secret): Secret, headers: HeaderMap, Json(request): Js
         _ => 1,
     };
     let tokens = words(&request["input"]);
-    let data: Vec<_> = (0..inputs)
-        .map(|i| json!({"object": "embedding", "index": i, "embedding": vec![0.125; DIMENSIONS]}))
-        .collect();
+    let data: Vec<_> =
+        (0..inputs).map(|i| json!({"object": "embedding", "index": i, "embedding": vec![0.125; DIMENSIONS]})).collect();
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
     Json(json!({"object": "list", "data": data, "model": EMBEDDING_MODEL, "usage": usage})).into_response()
 }

@@ -104,7 +104,11 @@ pub async fn start(parts: &mut Parts, args: RunArgs, report: &Report) -> anyhow:
     let (grpc, http) = (plane.grpc, plane.http);
     let admin = Arc::clone(&plane.admin);
     parts.plane = Some(plane);
-    report.step("control plane", &format!("Admin API http://{http}, xDS and DataPlane https://{grpc}"), began.elapsed());
+    report.step(
+        "control plane",
+        &format!("Admin API http://{http}, xDS and DataPlane https://{grpc}"),
+        began.elapsed(),
+    );
 
     let (provider, secret) = provider(parts, &data, report).await?;
     let model = setup::apply(&admin, provider, &secret).await?;
@@ -131,7 +135,10 @@ pub async fn start(parts: &mut Parts, args: RunArgs, report: &Report) -> anyhow:
     parts.envoy = Some(envoy);
     report.step(
         "envoy",
-        &format!("clients http://{}, its admin page http://{} (process {pid})", ports.envoy.address, ports.envoy_admin.address),
+        &format!(
+            "clients http://{}, its admin page http://{} (process {pid})",
+            ports.envoy.address, ports.envoy_admin.address
+        ),
         began.elapsed(),
     );
     enforced(parts, &admin, &node, report).await.with_context(|| format!("Envoy's log: {}", log.display()))?;
@@ -144,7 +151,9 @@ impl Ports {
             let port = ports::choose(wanted, usual, flag)?;
             if let Some(usual) = port.instead_of {
                 let now = port.address.port();
-                report.line(&format!("  port {usual} is taken: {now} instead (choose with {flag} or QUICKSTART_ARGS=\"{flag} ...\")"));
+                report.line(&format!(
+                    "  port {usual} is taken: {now} instead (choose with {flag} or QUICKSTART_ARGS=\"{flag} ...\")"
+                ));
             }
             Ok(port)
         };
@@ -171,7 +180,8 @@ async fn database(
     let began = Instant::now();
     let port = ports::choose(None, 0, "DATABASE_URL")?;
     let directory = data.path("postgres");
-    let place = Place { directory: directory.clone(), listen: port.address, password: data.secret("postgres-password")? };
+    let place =
+        Place { directory: directory.clone(), listen: port.address, password: data.secret("postgres-password")? };
     let postgres = Postgres::start(tools, &place).await?;
     let url = Zeroizing::new(postgres.url().to_owned());
     parts.postgres = Some(postgres);

@@ -38,7 +38,8 @@ fn document(provider: SocketAddr, credential: &Path, real: bool) -> String {
     let if_real = |line: &str| if real { format!("\n- {line}") } else { String::new() };
     let openai = if_real(r#"{name: openai, dialect: openai, base_url: "https://api.openai.com/v1"}"#);
     let openai_credential = if_real(&format!(r#"{{name: openai, provider: openai, source: "env:{OPENAI_KEY}"}}"#));
-    let openai_model = if_real(&format!("{{name: {OPENAI_MODEL}, targets: [{{provider: openai, model: {OPENAI_MODEL}}}]}}"));
+    let openai_model =
+        if_real(&format!("{{name: {OPENAI_MODEL}, targets: [{{provider: openai, model: {OPENAI_MODEL}}}]}}"));
     let openai_price = if_real(&format!(
         r#"{{provider: openai, model: {OPENAI_MODEL}, input: "0.15", cache_read: "0.075", output: "0.60"}}"#
     ));

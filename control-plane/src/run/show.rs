@@ -32,7 +32,8 @@ pub async fn show(local: &Local, report: &Report) -> anyhow::Result<()> {
     let mut last = None;
     for (title, stream) in [("a request", false), ("a stream", true)] {
         let reply = send(&http, local, &local.key, stream).await?;
-        report.line(&format!("\n  {title}: POST /v1/chat/completions, model {}, status {}", local.model.0, reply.status));
+        report
+            .line(&format!("\n  {title}: POST /v1/chat/completions, model {}, status {}", local.model.0, reply.status));
         ensure!(reply.status == 200, "it was refused: {}", reply.text);
         let operation = reply.operation.context("the reply names no request id")?;
         let row = recorded(&local.admin, operation).await?;
@@ -114,7 +115,8 @@ fn accepted(report: &Report, reply: &Reply, row: &UsageRow, stream: bool) {
     report.property("backend", row.backend.as_deref().unwrap_or("none"));
     report.property("rule", &format!("model {} by name", row.model.as_deref().unwrap_or(&row.requested_model)));
     let first = if stream { format!(", first token after {:.1} ms", millis_of(reply.first)) } else { String::new() };
-    let latency = format!("{:.1} ms{first}; the gateway's share of it {}", millis_of(reply.total), millis(row.gateway_us));
+    let latency =
+        format!("{:.1} ms{first}; the gateway's share of it {}", millis_of(reply.total), millis(row.gateway_us));
     report.property("latency", &latency);
     report.property("id", &row.operation.to_string());
 }

@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// The process has one recorder, however many control planes are in it (tests).
-static METRICS: LazyLock<Option<PrometheusHandle>> = LazyLock::new(|| match PrometheusBuilder::new().install_recorder() {
-    Ok(handle) => Some(handle),
-    Err(error) => {
-        tracing::error!(%error, "no metrics");
-        None
-    }
-});
+static METRICS: LazyLock<Option<PrometheusHandle>> =
+    LazyLock::new(|| match PrometheusBuilder::new().install_recorder() {
+        Ok(handle) => Some(handle),
+        Err(error) => {
+            tracing::error!(%error, "no metrics");
+            None
+        }
+    });
 
 /// `/healthz`, `/readyz` and `/metrics` beside `admin`.
 ///

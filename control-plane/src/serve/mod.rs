@@ -26,6 +26,7 @@ pub use filter::{FilterError, load as load_filter};
 
 use crate::admin;
 use crate::credentials::{Keyring, KeyringError};
+use crate::dataplane::{self, Authenticator};
 use crate::publisher::Publisher;
 use crate::store::{Seeds, Store, StoreError, WriteError};
 use crate::tls::{self, TlsError, Transport};
@@ -33,9 +34,6 @@ use crate::xds::{self, ClustersReady, ListenerConfig};
 
 /// How long requests and streams may take to end once a stop was asked for.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Pings on idle gRPC connections: an Envoy that vanished is noticed in 15 s.
-const KEEPALIVE: Duration = Duration::from_secs(10);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Everything a control plane is started with.
 #[derive(Debug)]
@@ -126,11 +124,19 @@ impl ControlPlane {
         let follow =
             topology::follow(store.clone(), publisher.subscribe(), Arc::clone(&clusters), self.stop.child_token());
         self.spawn(follow);
-        let nodes = Arc::new(node::NodeTokens::new(store.clone()));
-        let ads = clusters.service(ready, nodes, self.stop.child_token()).into_server();
+        let authenticator = Authenticator::new(store.clone(), Arc::clone(keyring));
+        let nodes = Arc::new(node::NodeTokens(authenticator.clone()));
+        let ads = clusters.service(ready.clone(), nodes, self.stop.child_token()).into_server();
+        let dataplane = dataplane::service(dataplane::Parts {
+            store: store.clone(),
+            publisher,
+            authenticator,
+            clusters: Arc::new(node::Clusters(ready)),
+            stop: self.stop.child_token(),
+        });
         let mut server = Server::builder()
-            .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .http2_keepalive_interval(Some(dataplane::KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(dataplane::KEEPALIVE_TIMEOUT))
             .tcp_nodelay(true);
         if let Some(tls) = config.grpc_transport.grpc() {
             server = server.tls_config(tls)?;
@@ -138,6 +144,7 @@ impl ControlPlane {
         let stop = self.stop.child_token();
         let serve = server
             .add_service(ads)
+            .add_service(dataplane)
             .serve_with_incoming_shutdown(TcpListenerStream::new(socket), stop.clone().cancelled_owned());
         self.tasks.spawn(async move {
             tokio::select! {

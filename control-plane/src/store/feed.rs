@@ -7,6 +7,7 @@ use sluicegate_core::noun::{Owner, OwnerKind};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgListener, PgRow};
 use sqlx::{Connection as _, FromRow, PgConnection, Postgres, Row as _};
+use tokio::time::Instant;
 
 use super::{Store, StoreError};
 
@@ -107,6 +108,8 @@ pub struct CredentialRow {
 #[derive(Debug)]
 pub struct Reading {
     pub clock: Clock,
+    /// When the clock was read, on this machine's own clock.
+    pub read_at: Instant,
     pub keys: Option<KeyReading>,
     pub blocked: Option<Vec<Owner>>,
     /// Inner `None`: there is no policy yet.
@@ -183,10 +186,11 @@ impl FeedReader {
     ) -> Result<Reading, StoreError> {
         let mut tx = self.connection.begin_with("begin isolation level repeatable read read only").await?;
         let clock: Clock = sqlx::query_as(CLOCK).fetch_one(&mut *tx).await?;
+        let read_at = Instant::now();
         // Within an era a part that did not move is the one that is known.
         let known = known.filter(|k| k.era == clock.era && k.revision <= clock.revision);
         let stale = |part: fn(&Parts) -> u64| known.is_none_or(|k| part(&k.parts) != part(&clock.parts));
-        let mut reading = Reading { clock, keys: None, blocked: None, policy: None, credentials: None };
+        let mut reading = Reading { clock, read_at, keys: None, blocked: None, policy: None, credentials: None };
         if stale(|p| p.keys) {
             reading.keys = Some(read_keys(&mut tx, known.map(|k| k.parts.keys), &clock, on_key).await?);
         }

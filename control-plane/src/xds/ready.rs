@@ -40,6 +40,11 @@ impl ClustersReady {
         self.lock().entry(node.to_owned()).or_default().ready.subscribe()
     }
 
+    /// Whether the node has an ADS stream here.
+    pub fn has_stream(&self, node: &str) -> bool {
+        self.lock().get(node).is_some_and(|node| !node.streams.is_empty())
+    }
+
     pub(super) fn enter(&self, node: &str) -> Entry {
         let mut nodes = self.lock();
         // Node ids are unique to a process, so old ones never come back.

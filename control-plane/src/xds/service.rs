@@ -12,6 +12,7 @@ use envoy_types::pb::envoy::service::discovery::v3::{
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::metadata::MetadataMap;
 use tonic::{Status, Streaming};
 
 use super::listener::ListenerConfig;
@@ -27,11 +28,11 @@ const OLDEST_ENVOY: (u32, u32, u32) = (1, 38, 2);
 /// Who may open a stream.
 #[tonic::async_trait]
 pub trait Authenticate: Send + Sync + 'static {
-    /// `token` is the request's bearer token.
+    /// By the metadata of the request that opens the stream.
     ///
     /// # Errors
     /// `UNAUTHENTICATED` for an unknown one, `UNAVAILABLE` when that cannot be known now.
-    async fn authenticate(&self, token: Option<&str>) -> Result<(), Status>;
+    async fn authenticate(&self, metadata: &MetadataMap) -> Result<(), Status>;
 }
 
 /// Builds resources from topologies and hands them to all streams.
@@ -107,9 +108,7 @@ impl AggregatedDiscoveryService for Ads {
         &self,
         request: tonic::Request<Streaming<DiscoveryRequest>>,
     ) -> Result<tonic::Response<Outbound>, Status> {
-        let token = request.metadata().get("authorization").and_then(|v| v.to_str().ok());
-        let token = token.and_then(|v| v.strip_prefix("Bearer "));
-        self.authenticate.authenticate(token).await?;
+        self.authenticate.authenticate(request.metadata()).await?;
         let (outbound, receiver) = mpsc::channel(4);
         tokio::spawn(self.clone().run(request.into_inner(), outbound));
         Ok(tonic::Response::new(ReceiverStream::new(receiver)))

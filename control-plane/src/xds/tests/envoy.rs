@@ -37,8 +37,11 @@ struct OneToken;
 
 #[tonic::async_trait]
 impl Authenticate for OneToken {
-    async fn authenticate(&self, token: Option<&str>) -> Result<(), Status> {
-        (token == Some(TOKEN)).then_some(()).ok_or_else(|| Status::unauthenticated("unknown token"))
+    async fn authenticate(&self, metadata: &tonic::metadata::MetadataMap) -> Result<(), Status> {
+        let given = metadata.get("authorization").and_then(|v| v.to_str().ok());
+        (given == Some(&format!("Bearer {TOKEN}")))
+            .then_some(())
+            .ok_or_else(|| Status::unauthenticated("unknown token"))
     }
 }
 
