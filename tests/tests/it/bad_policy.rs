@@ -5,8 +5,8 @@ use prost::Message;
 use serde_json::{Value, json};
 use sluicegate_core::proto::dataplane::{PolicyPart, sync_down};
 use sluicegate_core::proto::policy::{Position, Snapshot};
-use sluicegate_tests::stack::{CHAT, Stack, Wanted};
 use sluicegate_tests::side_by_side;
+use sluicegate_tests::stack::{CHAT, Stack, Wanted};
 
 async fn refused(stack: &Stack, path: &str, body: Value) -> (u16, String, String) {
     let (status, reply) = stack.admin.call(reqwest::Method::POST, path, Some(&body)).await.unwrap();

@@ -96,7 +96,10 @@ fn requests_of_every_shape_pass_a_bare_envoy() {
                 assert_eq!(text_of(&all), "Hello from the scripted provider.");
                 assert!(all.last().unwrap().is_done());
                 let request = &provider.requests()[0];
-                assert_eq!((request.target.as_str(), &request.body[..]), ("/v1/chat/completions?a=b", STREAM.as_bytes()));
+                assert_eq!(
+                    (request.target.as_str(), &request.body[..]),
+                    ("/v1/chat/completions?a=b", STREAM.as_bytes())
+                );
             }
         }
         assert!(envoy.stat("downstream_rq_2xx").await.unwrap() >= 4);
@@ -108,7 +111,8 @@ fn requests_of_every_shape_pass_a_bare_envoy() {
 fn events_are_timed_when_they_arrive() {
     side_by_side(async {
         let hold = Hold::new();
-        let provider = Provider::start(Script::always(Answer::from(Chat::text(&["a", "b"])).hold_events(&hold))).await.unwrap();
+        let provider =
+            Provider::start(Script::always(Answer::from(Chat::text(&["a", "b"])).hold_events(&hold))).await.unwrap();
         for http in [Http::H1, Http::H2] {
             let mut events =
                 send(http, provider.addr(), Call::post("/v1/chat/completions", STREAM)).await.unwrap().events();

@@ -45,9 +45,14 @@ fn before_the_first_byte() {
             scene.answer(Answer::default().hold_headers(&hold));
             let call = scene.chat_call(json!({"stream": true}));
             let arrived = hold.clone();
-            sluicegate_tests::client::send_and_leave(http, scene.addr(), call, async move { arrived.arrivals(1).await })
-                .await
-                .unwrap();
+            sluicegate_tests::client::send_and_leave(
+                http,
+                scene.addr(),
+                call,
+                async move { arrived.arrivals(1).await },
+            )
+            .await
+            .unwrap();
             let row = stack.ledger.only(scene.key.id).await;
             // The provider read the question and bills it.
             assert_eq!((row.source.as_str(), row.ended.as_str(), row.output), ("estimated", "client_gone", 0));

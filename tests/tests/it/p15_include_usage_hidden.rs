@@ -18,7 +18,8 @@ async fn chunks(on: UsageOn, stream_options: Option<Value>) -> (Vec<Value>, bool
     }
     let mut events = scene.send(Http::H1, scene.chat_call(body)).await.unwrap().events();
     let all = events.rest().await.unwrap();
-    let asked = scene.provider_saw(1).await[0].json().pointer("/stream_options/include_usage") == Some(&Value::Bool(true));
+    let asked =
+        scene.provider_saw(1).await[0].json().pointer("/stream_options/include_usage") == Some(&Value::Bool(true));
     let row = stack.ledger.only(scene.key.id).await;
     if on != UsageOn::Never {
         assert_eq!((row.input, row.cache_read, row.output, row.reasoning), (60, 40, 7, 2), "{on:?}");

@@ -76,7 +76,10 @@ fn a_whole_reply_in_pieces_is_the_same_reply() {
                 let scene = stack.scene("p18-whole").await;
                 scene.answer(Answer::from(rich()).deliver(|d| (d.pieces, d.chunked) = (pieces.clone(), chunked)));
                 let body = scene.chat(json!({})).await.unwrap().json().await.unwrap();
-                assert_eq!(body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\":\"Köln\"}");
+                assert_eq!(
+                    body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"],
+                    "{\"city\":\"Köln\"}"
+                );
                 let row = stack.ledger.only(scene.key.id).await;
                 assert_eq!((row.input, row.cache_read, row.output, row.reasoning), (25, 8, 17, 4));
             }

@@ -14,8 +14,12 @@ fn bodies(model: &str) -> Vec<String> {
         // openai-python 3.x: model first.
         format!(r#"{{"model":"{model}","messages":{messages},"seed":7}}"#),
         format!("\n{{ \"n\" : 1e0,\t\"model\"\r\n:\"{model}\" , \"messages\" : {messages} , \"top_p\": 0.10 }}  \n"),
-        format!(r#"{{"metadata":{{"model":"other","stream":true}},"x-unknown":[1,2,{{"model":null}}],"model":"{model}","messages":{messages}}}"#),
-        format!(r#"{{"messages":[{{"role":"user","content":"say \"model\": \"x\" \\"}}],"big":12345678901234567890123,"model":"{model}","small":-0.0e-7}}"#),
+        format!(
+            r#"{{"metadata":{{"model":"other","stream":true}},"x-unknown":[1,2,{{"model":null}}],"model":"{model}","messages":{messages}}}"#
+        ),
+        format!(
+            r#"{{"messages":[{{"role":"user","content":"say \"model\": \"x\" \\"}}],"big":12345678901234567890123,"model":"{model}","small":-0.0e-7}}"#
+        ),
         // 2 MB before the model.
         format!(r#"{{"messages":[{{"role":"user","content":"{}"}}],"model":"{model}"}}"#, "ä ".repeat(700_000)),
     ]
@@ -24,7 +28,8 @@ fn bodies(model: &str) -> Vec<String> {
 async fn received(body: &str, http: Http) -> bytes::Bytes {
     let scene = Stack::shared().await.scene("p21").await;
     let reply = scene.send(http, scene.call("/v1/chat/completions?beta=true&x=%20y", body.to_owned())).await.unwrap();
-    assert_eq!(reply.status, 200, "{}", reply.text().await.unwrap());
+    let status = reply.status;
+    assert_eq!(status, 200, "{}", reply.text().await.unwrap());
     let seen = scene.provider_saw(1).await.remove(0);
     assert_eq!(seen.target, "/v1/chat/completions?beta=true&x=%20y");
     assert_eq!(seen.header("content-length"), Some(seen.body.len().to_string().as_str()));
@@ -69,7 +74,9 @@ fn a_stream_gets_include_usage_and_nothing_else() {
             assert_eq!(parsed["stream_options"]["include_usage"], true);
             assert!(is_one_insertion(body.as_bytes(), &got), "{}", String::from_utf8_lossy(&got));
         }
-        let asked = format!(r#"{{"stream":true,"stream_options":{{ "include_usage" : true }},"messages":[],"model":"{CHAT}"}}"#);
+        let asked = format!(
+            r#"{{"stream":true,"stream_options":{{ "include_usage" : true }},"messages":[],"model":"{CHAT}"}}"#
+        );
         assert_eq!(received(&asked, Http::H1).await, asked);
     });
 }
@@ -84,7 +91,10 @@ fn replies_pass_as_they_are() {
             scene.answer(Answer::from(Chat::default()).header("openai-processing-ms", "17"));
             let reply = scene.chat(body.clone()).await.unwrap();
             assert_eq!(reply.header("openai-processing-ms"), Some("17"));
-            let call = sluicegate_tests::Call::post("/v1/chat/completions", sluicegate_tests::stack::chat_body(body).to_string());
+            let call = sluicegate_tests::Call::post(
+                "/v1/chat/completions",
+                sluicegate_tests::stack::chat_body(body).to_string(),
+            );
             let expected = sluicegate_tests::send(Http::H1, direct.addr(), call).await.unwrap().bytes().await.unwrap();
             assert_eq!(reply.bytes().await.unwrap(), expected);
         }
@@ -96,7 +106,12 @@ fn headers_that_must_survive() {
     side_by_side(async {
         let scene = Stack::shared().await.scene("p21-headers").await;
         let kept = [("idempotency-key", "i-1"), ("openai-organization", "o-1"), ("openai-beta", "b=v1")];
-        let dropped = [("cookie", "c=1"), ("x-forwarded-for", "9.9.9.9"), ("x-litellm-api-key", "k"), ("x-envoy-max-retries", "9")];
+        let dropped = [
+            ("cookie", "c=1"),
+            ("x-forwarded-for", "9.9.9.9"),
+            ("x-litellm-api-key", "k"),
+            ("x-envoy-max-retries", "9"),
+        ];
         let mut call = scene.chat_call(json!({}));
         for (name, value) in kept.iter().chain(&dropped) {
             call = call.header(name, value);
@@ -109,7 +124,9 @@ fn headers_that_must_survive() {
         for (name, _) in dropped {
             assert_eq!(seen.header(name), None, "{name}");
         }
-        let ours = |n: &hyper::header::HeaderName| n.as_str().starts_with("x-sluicegate-") || n.as_str().starts_with("x-envoy-");
+        let ours = |n: &hyper::header::HeaderName| {
+            n.as_str().starts_with("x-sluicegate-") || n.as_str().starts_with("x-envoy-")
+        };
         assert!(!seen.headers.keys().any(ours), "{:?}", seen.headers);
     });
 }

@@ -64,7 +64,8 @@ fn an_error_event_passes_and_is_no_success() {
     side_by_side(async {
         let stack = Stack::shared().await;
         let scene = stack.scene("p22-error").await;
-        let error = json!({"error": {"message": "overloaded", "type": "server_error", "code": "overloaded"}}).to_string();
+        let error =
+            json!({"error": {"message": "overloaded", "type": "server_error", "code": "overloaded"}}).to_string();
         scene.answer(Chat { error_after: Some((2, error)), ..Chat::text(&["a", "b", "c"]) });
         let mut events = scene.send(Http::H1, scene.chat_call(json!({"stream": true}))).await.unwrap().events();
         let all = events.rest().await.unwrap();

@@ -10,14 +10,18 @@ use sluicegate_tests::{Call, Http, alone, send};
 
 /// Requests of every kind; all that clients got.
 async fn traffic(scene: &Scene<'_>) -> String {
-    let echo = Answer::error(401, &format!("Incorrect API key provided: {PROVIDER_SECRET}"), "invalid_request_error", "x");
+    let echo =
+        Answer::error(401, &format!("Incorrect API key provided: {PROVIDER_SECRET}"), "invalid_request_error", "x");
     scene.rule(Rule::any().header("openai-beta", "echo").answer(echo));
     let mut calls = vec![
         scene.chat_call(json!({})),
         scene.chat_call(json!({"stream": true})),
         scene.chat_call(json!({"model": "no-such"})),
         scene.chat_call(json!({})).header("openai-beta", "echo"),
-        scene.chat_call(json!({})).header("x-api-key", "sk-leftover-canary-1").header("cookie", "session=cookie-canary-1"),
+        scene
+            .chat_call(json!({}))
+            .header("x-api-key", "sk-leftover-canary-1")
+            .header("cookie", "session=cookie-canary-1"),
         scene.call("/v1/chat/completions", "no JSON"),
         Call::get("/v1/models").bearer(&scene.key.secret),
         Call::get("/v1/models").bearer("sk-sg-unknown-canary-1-0000"),
@@ -63,7 +67,9 @@ fn nowhere_to_be_found() {
 
         let metrics = send(Http::H1, stack.control.http(), Call::get("/metrics")).await.unwrap().text().await.unwrap();
         let mut rest = String::new();
-        for path in ["/v1/providers", "/v1/credentials", "/v1/keys", "/v1/envoys", "/v1/usage", "/v1/audit", "/v1/export"] {
+        for path in
+            ["/v1/providers", "/v1/credentials", "/v1/keys", "/v1/envoys", "/v1/usage", "/v1/audit", "/v1/export"]
+        {
             let (_, body) = stack.admin.call(reqwest::Method::GET, path, None).await.unwrap();
             rest += &body.to_string();
         }

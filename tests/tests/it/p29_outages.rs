@@ -100,7 +100,12 @@ fn envoy_is_killed() {
         load.successes(400).await;
         let outcomes = load.stop().await;
         // A new Envoy says 503 until it has its state; it never says 401 and never lets one pass unchecked.
-        assert_eq!(outcomes.counts.keys().find(|o| o.starts_with("401") || o.starts_with("403")), None, "{:?}", outcomes.counts);
+        assert_eq!(
+            outcomes.counts.keys().find(|o| o.starts_with("401") || o.starts_with("403")),
+            None,
+            "{:?}",
+            outcomes.counts
+        );
 
         let operations = operations(&outcomes);
         // The ledger is behind by what is still on its way.

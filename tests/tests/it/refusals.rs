@@ -88,7 +88,8 @@ fn of_the_request() {
         let body = check(&scene, chat(json!({"model": "no-such"})), 404, "model_not_found").await;
         assert_eq!(body["error"]["param"], "model");
         check(&scene, scene.call("/v1/nothing/here", "{}"), 404, "unknown_route").await;
-        let wrong = Call { method: "GET", ..scene.call("/v1/chat/completions", "") }.body(sluicegate_tests::Outgoing::Nothing);
+        let wrong =
+            Call { method: "GET", ..scene.call("/v1/chat/completions", "") }.body(sluicegate_tests::Outgoing::Nothing);
         check(&scene, wrong, 405, "method_not_allowed").await;
         for text in ["", "not JSON", "[]", "{\"model\":", "{\"model\":\"gpt-scripted\"} x", "\"x\""] {
             check(&scene, post(text), 400, "invalid_json").await;

@@ -49,9 +49,11 @@ fn rules() -> Vec<Rule> {
         tool_calls: vec![call("call_1", &["{\"city\":", "\"Köln\"}"]), call("call_2", &["{\"city\":\"東京\"}"])],
         ..Chat::default()
     };
-    let mut unknown = serde_json::json!({"error": {"message": "no", "type": "invalid_request_error", "param": "model"}});
+    let mut unknown =
+        serde_json::json!({"error": {"message": "no", "type": "invalid_request_error", "param": "model"}});
     unknown["error"]["code"] = "model_not_found".into();
-    let models = Answer { content: Content::Models([CHAT, EMBED, "alias"].map(str::to_owned).into()), ..Answer::default() };
+    let models =
+        Answer { content: Content::Models([CHAT, EMBED, "alias"].map(str::to_owned).into()), ..Answer::default() };
     vec![
         Rule::any().with_tools().answer(tools),
         Rule::any().model("no-such-model").answer(Answer::json(404, unknown.to_string())),
