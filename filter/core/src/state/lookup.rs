@@ -58,6 +58,10 @@ impl Reader {
     ) -> Result<Lookup, StoreFault> {
         let Some(sizes) = self.sizes(store)? else { return Ok(Lookup::NotReady) };
         let Some(head) = self.head(store)? else { return Ok(Lookup::NotReady) };
+        if head.confirmed == Times::default() {
+            // Before the boot's first mark there is no clock to judge an expiry by.
+            return Ok(Lookup::NotReady);
+        }
         let [prefix @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = hash;
         let bucket = Bucket::read(store, record::bucket_of(prefix, sizes.buckets))?;
         let found = if bucket.stamp < head.floor { None } else { record::find(bucket.records(), prefix) };
