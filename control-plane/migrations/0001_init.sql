@@ -11,6 +11,8 @@ create table revision (
   blocks       bigint not null default 0,
   credentials  bigint not null default 0
 );
+-- The fingerprint is nobody's: the first connection finds it different and starts the first real era.
+insert into revision (era, fingerprint) values (0, '');
 
 create table org (
   id         integer generated always as identity primary key,
@@ -109,6 +111,7 @@ create table price (
   provider_id integer not null references provider on delete cascade,
   model       text not null,
   tiers       jsonb not null,
+  created_at  timestamptz not null default now(),
   unique (provider_id, model)
 );
 create table model (

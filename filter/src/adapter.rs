@@ -34,7 +34,7 @@ impl Adapter {
     /// Nothing reaches a provider but what the gate of this very VM admitted: the filter state names its exchange.
     fn begin(&mut self, shared: &mut Shared) -> Result<(), Refusal> {
         let unadmitted = Refusal::Internal { what: "a request reached the router without being admitted" };
-        let state = host::property(&[names::FILTER_STATE]).ok().flatten().unwrap_or_default();
+        let state = host::property(&[names::FILTER_STATE_NAME]).ok().flatten().unwrap_or_default();
         let gate =
             log::admitted_origin(&state).filter(|o| o.vm == shared.vm).map(|o| o.context).ok_or(unadmitted.clone())?;
         let now = host::now();

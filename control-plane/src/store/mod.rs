@@ -1,8 +1,46 @@
 //! Postgres: the only module that knows SQL. Every write is one transaction (see `migrations/`).
 
+mod apply;
+mod block;
+mod endpoint;
+mod era;
+mod fault;
+mod feed;
+mod ledger;
+mod maintenance;
+mod node_token;
+pub mod noun;
+mod policy;
+mod profile;
+mod read;
+mod roster;
+mod seed;
+mod tx;
+
 use std::time::Duration;
 
-use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+pub use apply::{Change, ChangeKind, Document, Version};
+pub use block::Blockable;
+pub use endpoint::{Endpoint, EndpointError};
+pub use era::{Era, RaiseError};
+pub use fault::{Fault, WriteError};
+pub use feed::{
+    CHANNEL, Clock, Commits, CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, Parts, PolicyRow, ProfileRow,
+    Reading,
+};
+pub use ledger::{Inserted, LedgerRow, Reconciled, Recorded, Rejection, Witness};
+pub use maintenance::{MAINTENANCE_INTERVAL, Swept};
+pub use node_token::{IssuedToken, NewNodeToken, Node, NodeToken};
+pub(crate) use noun::credential_context;
+pub use policy::{Cluster, ProviderEndpoint};
+pub use profile::PROFILE_SLOTS;
+pub use read::{AuditEntry, EnvoyRow, SummaryBy, SummaryRow, UsageFilter, UsageRow};
+pub use roster::{EnvoyReport, Verdict};
+pub use seed::Seeds;
+pub use tx::{Action, Issued, Write};
 
 /// A pool of connections to a migrated database.
 #[derive(Clone, Debug)]
@@ -17,17 +55,27 @@ pub enum StoreError {
     Database(#[from] sqlx::Error),
     #[error("migration: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    #[error("the store is damaged: {0}")]
+    Damaged(&'static str),
 }
 
 impl Store {
     /// Connects and migrates; several replicas may do so at once (sqlx takes an advisory lock).
+    /// Every connection of the pool checks the era before its first use ([`Era`]).
     ///
     /// # Errors
     /// When the database does not answer within 30 s, or its schema is newer than this build.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        let pool =
-            PgPoolOptions::new().max_connections(16).acquire_timeout(Duration::from_secs(30)).connect(url).await?;
-        sqlx::migrate!().run(&pool).await?;
+        let options: PgConnectOptions = url.parse()?;
+        let mut first = options.connect().await?;
+        sqlx::migrate!().run(&mut first).await?;
+        first.close().await?;
+        let pool = PgPoolOptions::new()
+            .max_connections(16)
+            .acquire_timeout(Duration::from_secs(30))
+            .after_connect(|connection, _| Box::pin(async move { era::check(connection).await.map(drop) }))
+            .connect_with(options)
+            .await?;
         Ok(Self { pool })
     }
 }

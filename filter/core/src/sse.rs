@@ -11,6 +11,9 @@ use memchr::memchr2;
 /// An event with more bytes than this before its blank line passes as [`Piece::Opaque`].
 pub const MAX_EVENT: usize = 1024 * 1024;
 
+/// Memory kept for the next event that comes in parts; what a longer one took is given back.
+const KEPT: usize = 4096;
+
 /// A part of a stream.
 #[derive(Debug)]
 pub enum Piece<'a> {
@@ -106,6 +109,7 @@ impl Splitter {
             self.held.extend_from_slice(part);
             each(Piece::Event(Event { raw: &self.held }));
             self.held.clear();
+            self.held.shrink_to(KEPT);
         }
     }
 

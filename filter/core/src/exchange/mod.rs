@@ -10,6 +10,8 @@ mod finish;
 mod head;
 pub mod log;
 mod outbox;
+#[cfg(test)]
+mod tests;
 mod ticket;
 
 pub use admit::{Identity, Moment, Reading};
@@ -17,7 +19,7 @@ pub use attempt::{ReplyBody, ReplyHead, Upstream};
 pub use finish::Closing;
 pub use head::{Head, MAX_LABEL_BYTES, label};
 pub use outbox::Outbox;
-pub use ticket::{Mono, OperationId, Ticket};
+pub use ticket::{Mono, OperationId, Ticket, Turned};
 
 use std::rc::Rc;
 

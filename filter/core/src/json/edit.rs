@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use super::Member;
-
 /// Replaces the bytes of `range`; an empty range inserts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
@@ -68,21 +66,16 @@ impl Edits {
     }
 }
 
-/// The bytes to cut so that `member` is gone from the object it stands in, with the comma that parted it.
-/// `document` is the whole text the member's offsets refer to.
-pub fn removal(document: &[u8], member: &Member) -> Range<usize> {
-    let space = |b: &u8| matches!(b, b' ' | b'\n' | b'\t' | b'\r');
-    let before = document.get(..member.key.start).unwrap_or_default();
-    let gap = before.iter().rev().take_while(|b| space(b)).count();
-    if let Some(comma) = before.len().checked_sub(gap + 1)
-        && before.get(comma) == Some(&b',')
-    {
-        return comma..member.value.end;
+/// The bytes to cut so that a member is gone from the object it stands in, with the comma that parted it.
+/// `member` reaches from its key's first byte to its value's last, in `document`.
+pub fn removal(document: &[u8], member: Range<usize>) -> Range<usize> {
+    let before = document.get(..member.start).unwrap_or_default().trim_ascii_end();
+    if let Some(rest) = before.strip_suffix(b",") {
+        return rest.len()..member.end;
     }
-    let after = document.get(member.value.end..).unwrap_or_default();
-    let gap = after.iter().take_while(|b| space(b)).count();
-    let comma = usize::from(after.get(gap) == Some(&b','));
-    member.key.start..member.value.end + if comma == 1 { gap + 1 } else { 0 }
+    let after = document.get(member.end..).unwrap_or_default();
+    let with_comma = after.trim_ascii_start().strip_prefix(b",");
+    member.start..with_comma.map_or(member.end, |rest| document.len() - rest.len())
 }
 
 #[cfg(test)]
@@ -133,7 +126,8 @@ mod tests {
             let mut scanner = Scanner::new(&["u"]);
             scanner.push(document.as_bytes()).unwrap();
             let scanned = scanner.finish().unwrap();
-            let cut = removal(document.as_bytes(), scanned.get("u").unwrap());
+            let member = scanned.get("u").unwrap();
+            let cut = removal(document.as_bytes(), member.key.start..member.value.end);
             let mut left = document.to_owned();
             left.replace_range(cut, "");
             assert_eq!(left, rest);

@@ -2,20 +2,23 @@
 //! Source: <https://platform.openai.com/docs/api-reference/chat/streaming>
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 use super::usage::Reported;
+use crate::json::edit;
 
 /// The payload of one event. Fields of other types than OpenAI's count as absent where that is harmless.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Chunk {
+pub(super) struct Chunk<'a> {
     pub choices: Option<Choices>,
-    /// The outer `None` is absence, the inner one `null`.
-    #[serde(deserialize_with = "present")]
-    pub usage: Option<Option<Reported>>,
+    /// As it stands, be it `null`.
+    #[serde(borrow, deserialize_with = "present")]
+    pub usage: Option<&'a RawValue>,
     pub error: Option<IgnoredAny>,
 }
 
@@ -74,15 +77,33 @@ struct Audio {
     transcript: Text,
 }
 
-impl Chunk {
+impl<'a> Chunk<'a> {
     /// `None` for what is not a JSON object of this shape.
-    pub(super) fn parse(payload: &[u8]) -> Option<Self> {
-        serde_json::from_slice(payload).ok()
+    pub(super) fn parse(payload: &'a [u8]) -> Option<Self> {
+        // serde would take an array for the fields in their order.
+        let object = payload.trim_ascii_start().first() == Some(&b'{');
+        object.then(|| serde_json::from_slice(payload).ok())?
+    }
+
+    /// What it says about usage, if anything.
+    pub(super) fn reported(&self) -> Option<Reported> {
+        Reported::parse(self.usage?.get().as_bytes())
     }
 
     /// The extra chunk that `include_usage` brings: usage, and no choice.
     pub(super) fn is_usage_only(&self) -> bool {
-        matches!(self.usage, Some(Some(_))) && self.choices.as_ref().is_none_or(|choices| choices.count == 0)
+        self.usage.is_some_and(|usage| usage.get() != "null")
+            && self.choices.as_ref().is_none_or(|choices| choices.count == 0)
+    }
+
+    /// The bytes of `payload`, which this was parsed from, that have to go for the `usage` member to be gone.
+    /// `None` without one, and where its key is spelt with escapes, as nobody does.
+    pub(super) fn usage_cut(&self, payload: &[u8]) -> Option<Range<usize>> {
+        const KEY: &[u8] = br#""usage""#;
+        let value = self.usage?.get();
+        let start = value.as_ptr().addr().checked_sub(payload.as_ptr().addr())?;
+        let key = payload.get(..start)?.trim_ascii_end().strip_suffix(b":")?.trim_ascii_end().strip_suffix(KEY)?.len();
+        Some(edit::removal(payload, key..start + value.len()))
     }
 }
 

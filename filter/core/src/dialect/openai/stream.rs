@@ -6,7 +6,6 @@ use std::ops::Range;
 use super::delta::Chunk;
 use super::estimate::estimate_output;
 use super::usage::Reported;
-use crate::json::{Scanner, edit};
 use crate::noun::{Source, Usage};
 use crate::sse::{Event, Piece, Splitter};
 
@@ -72,11 +71,14 @@ impl Stream {
         if chunk.is_empty() {
             return Forward::Unchanged;
         }
+        if self.verbatim {
+            return self.meter_only(chunk);
+        }
         let mut out = Output::new(chunk, self.splitter.held() > 0);
-        let Self { splitter, verbatim, meter, dropped, .. } = self;
+        let Self { splitter, meter, dropped, .. } = self;
         splitter.push(chunk, |piece| match piece {
             Piece::Event(event) => {
-                let fate = meter.event(event, *verbatim);
+                let fate = meter.event(event, false);
                 *dropped = matches!(fate, Fate::Drop);
                 out.event(event, &fate);
             }
@@ -87,13 +89,29 @@ impl Stream {
                 out.keep(raw);
             }
         });
-        self.at_boundary = self.splitter.at_boundary() || (!self.verbatim && self.splitter.held() > 0);
-        if self.verbatim { Forward::Unchanged } else { out.finish() }
+        // What is held has not been forwarded.
+        self.at_boundary = self.splitter.at_boundary() || self.splitter.held() > 0;
+        out.finish()
+    }
+
+    fn meter_only<'a>(&mut self, chunk: &[u8]) -> Forward<'a> {
+        let meter = &mut self.meter;
+        self.splitter.push(chunk, |piece| match piece {
+            Piece::Event(event) => drop(meter.event(event, true)),
+            Piece::Tail(_) | Piece::Opaque(_) => {}
+        });
+        self.at_boundary = self.splitter.at_boundary();
+        Forward::Unchanged
     }
 
     /// The first byte of an answer has come: content, reasoning, a refusal or a call.
     pub fn first_token_seen(&self) -> bool {
         self.meter.text > 0 || self.meter.reasoning > 0
+    }
+
+    /// Some choice has said why it ended.
+    pub fn finish_reason_seen(&self) -> bool {
+        self.meter.finished
     }
 
     /// The provider sent an error event.
@@ -126,6 +144,15 @@ impl Stream {
         });
         let (usage, source) = meter.usage(input_estimate);
         StreamEnd { rest, ending: meter.ending(), usage, source, at_boundary }
+    }
+}
+
+impl StreamEnd {
+    /// What to send after `rest` so that a stream which did not complete ends with an error and not as if it had.
+    /// `body` is that of [`super::error`]. Source: `data: {"error":..}` is what OpenAI's SDKs raise.
+    pub fn error_event(&self, body: &[u8]) -> Vec<u8> {
+        let gap: &[u8] = if self.at_boundary { b"" } else { b"\n\n" };
+        [gap, b"data: ", body, b"\n\n"].concat()
     }
 }
 
@@ -237,7 +264,9 @@ impl Meter {
         if chunk.is_usage_only() {
             return Fate::Drop;
         }
-        usage_cut(event, &data).map_or(Fate::Keep, Fate::Cut)
+        let cut = chunk.usage_cut(&data);
+        let raw = cut.and_then(|cut| Some(event.raw_offset(cut.start)?..event.raw_offset(cut.end)?));
+        raw.map_or(Fate::Keep, Fate::Cut)
     }
 
     /// Reads what the stream ended with, if that is an event at all, but for its blank line.
@@ -249,7 +278,7 @@ impl Meter {
         whole.then(|| self.event(event, false))
     }
 
-    fn count(&mut self, chunk: &Chunk) {
+    fn count(&mut self, chunk: &Chunk<'_>) {
         if chunk.error.is_some() {
             self.error = true;
         } else if let Some(choices) = &chunk.choices {
@@ -258,8 +287,8 @@ impl Meter {
             self.reasoning = self.reasoning.saturating_add(choices.reasoning);
             self.finished |= choices.finished;
         }
-        if let Some(Some(usage)) = chunk.usage.filter(|usage| usage.is_some_and(|usage| usage.says_something())) {
-            self.reported.get_or_insert_default().merge(usage);
+        if let Some(reported) = chunk.reported() {
+            self.reported.get_or_insert_default().merge(reported);
             self.outdated = false;
         }
     }
@@ -302,15 +331,6 @@ impl Meter {
 
 fn is_done(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]"
-}
-
-/// Where the `usage` member stands in an event. `None` when it cannot be found a second time.
-fn usage_cut(event: Event<'_>, data: &[u8]) -> Option<Range<usize>> {
-    let mut scanner = Scanner::with_cap(&["usage"], 0);
-    scanner.push(data).ok()?;
-    let scanned = scanner.finish().ok()?;
-    let cut = edit::removal(data, scanned.get("usage")?);
-    Some(event.raw_offset(cut.start)?..event.raw_offset(cut.end)?)
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl Reported {
         object.then(|| serde_json::from_slice::<Self>(raw).ok())?.filter(Self::says_something)
     }
 
-    pub(super) fn says_something(&self) -> bool {
+    fn says_something(&self) -> bool {
         self.prompt_tokens.0.or(self.completion_tokens.0).or(self.total_tokens.0).is_some()
     }
 

@@ -52,7 +52,12 @@ fn run_in<'a>(asked: bool, chunks: impl IntoIterator<Item = &'a [u8]>) -> Run {
     let (text, reasoning) = (stream.meter.text, stream.meter.reasoning);
     let end = stream.finish(1000);
     sent.extend_from_slice(&end.rest);
-    Run { sent: String::from_utf8(sent).unwrap(), end: StreamEnd { rest: Vec::new(), ..end }, text, reasoning }
+    Run {
+        sent: String::from_utf8_lossy(&sent).into_owned(),
+        end: StreamEnd { rest: Vec::new(), ..end },
+        text,
+        reasoning,
+    }
 }
 
 fn run(asked: bool, stream: &str) -> Run {
@@ -190,9 +195,26 @@ fn a_cut_stream_is_estimated() {
     assert_eq!(end.usage, Usage { input: 1000, output: text.div_ceil(4), ..Usage::default() });
     let Run { sent, end, .. } = run(true, &begun[..cut]);
     assert_eq!((sent.as_str(), end.at_boundary), (&begun[..cut], false));
+    // A finish reason alone is no end: usage and [DONE] were to follow.
+    assert_eq!(run(false, &begun).end.ending, Ending::Cut);
+    assert_eq!(run(false, &(begun + DONE)).end.ending, Ending::Complete);
     // Before the first token: the provider may have read the input.
     let Run { end, .. } = run(false, "");
     assert_eq!((end.usage, end.source), (Usage { input: 1000, ..Usage::default() }, Source::Estimated));
+}
+
+#[test]
+fn an_error_event_can_follow_whatever_was_sent() {
+    let event = "data: {\"error\":{}}\n\n";
+    for (asked, upstream, expected) in [
+        (false, chunk(r#"{"content":"a"}"#, ""), event.to_owned()),
+        (false, "data: {\"cho".to_owned(), event.to_owned()),
+        (true, "data: {\"cho".to_owned(), "\n\n".to_owned() + event),
+        (false, "data: {\"choices\":[]}".to_owned(), "\n\n".to_owned() + event),
+    ] {
+        let Run { end, .. } = run(asked, &upstream);
+        assert_eq!(end.error_event(br#"{"error":{}}"#), expected.as_bytes(), "{upstream}");
+    }
 }
 
 #[test]
@@ -201,6 +223,9 @@ fn usage_that_text_came_after_is_not_the_whole() {
         chunk("{}", r#","usage":{"prompt_tokens":9,"completion_tokens":0}"#) + &chunk(r#"{"content":"12345678"}"#, "");
     let Run { end, .. } = run(false, &early);
     assert_eq!((end.usage, end.source), (Usage { input: 9, output: 2, ..Usage::default() }, Source::Estimated));
+    // But it is a floor.
+    let Run { end, .. } = run(false, &early.replace(":0}", ":50}"));
+    assert_eq!((end.usage, end.source), (Usage { input: 9, output: 50, ..Usage::default() }, Source::Estimated));
 }
 
 #[test]
@@ -223,8 +248,15 @@ fn an_error_event_passes_and_its_text_is_no_output() {
 
 #[test]
 fn what_cannot_be_read_passes_as_it_came() {
-    let odd = "data: {\"choices\":[],\"usage\":{}\n\ndata: 7\n\nretry: 5\n\n\n\ndata: {\"usage\":1,\"usage\":2}\n\n: ping\n\n";
+    let odd = "data: [[],{\"prompt_tokens\":1}]\n\ndata: {\"choices\":[],\"usage\":{}\n\ndata: 7\n\nretry: 5\n\n\n\ndata: {\"usage\":1,\"usage\":2}\n\n: ping\n\n";
     assert_eq!(run(false, odd).sent, odd);
+}
+
+#[test]
+fn usage_of_another_type_is_no_usage() {
+    let Run { sent, end, text, .. } = run(false, &chunk(r#"{"content":"1234"}"#, r#","usage":[7]"#));
+    assert_eq!((sent, text), (chunk(r#"{"content":"1234"}"#, ""), 4));
+    assert_eq!(end.source, Source::Estimated);
 }
 
 #[test]
@@ -274,7 +306,7 @@ fn all_line_ends_give_the_same() {
 #[test]
 fn any_split_in_two_gives_the_same() {
     for (end, asked) in [("\n", false), ("\r\n", false), ("\r", false), ("\r\n", true)] {
-        for tail in [0, 1, 2, 3] {
+        for tail in [0, 1, 3] {
             let stream = everything(end);
             let stream = &stream[..stream.len() - tail];
             let whole = run(asked, stream);
@@ -287,7 +319,50 @@ fn any_split_in_two_gives_the_same() {
     }
 }
 
+/// Pieces of events, well-formed or not.
+fn fragments() -> impl Strategy<Value = Vec<u8>> {
+    let part = prop::sample::select(
+        &[
+            "data: ",
+            "data:{",
+            "{\"choices\":",
+            "[{\"delta\":{\"content\":\"é\"}}]",
+            "[]",
+            ",\"usage\":",
+            "null",
+            "{}",
+            "}",
+            "{\"prompt_tokens\":1}",
+            "\n",
+            "\r",
+            "\r\n",
+            "\n\n",
+            "data: [DONE]",
+            "\"error\":1",
+            ",",
+            "event: error",
+            ": x",
+            "data: {\"choices\":[],\"usage\":{\"total_tokens\":1}}\r\n\r\n",
+            "data: {\"choices\":[{}],\"usage\":null}\r\r",
+        ][..],
+    );
+    let bytes = prop::collection::vec(any::<u8>(), 0..3);
+    let part = prop_oneof![9 => part.prop_map(|part| part.as_bytes().to_vec()), 1 => bytes];
+    prop::collection::vec(part, 0..25).prop_map(|parts| parts.concat())
+}
+
 proptest! {
+    #[test]
+    fn any_split_of_anything_gives_the_same(stream in fragments(), asked: bool, size in 1..20_usize) {
+        let whole = run_in(asked, [stream.as_slice()]);
+        prop_assert_eq!(run_in(asked, stream.chunks(size)), whole);
+    }
+
+    #[test]
+    fn who_asked_gets_anything_as_it_came(stream in fragments(), size in 1..20_usize) {
+        prop_assert_eq!(run_in(true, stream.chunks(size)).sent, String::from_utf8_lossy(&stream));
+    }
+
     #[test]
     fn any_split_gives_the_same(
         end in prop::sample::select(vec!["\n", "\r\n", "\r"]),

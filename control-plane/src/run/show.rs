@@ -1,0 +1,166 @@
+//! Sends requests through Envoy and shows what became of them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+use sluicegate_core::policy::names;
+use uuid::Uuid;
+
+use super::local::Local;
+use super::report::{Report, dollars, millis, seconds};
+use crate::admin;
+use crate::store::UsageRow;
+
+/// A record leaves the filter within milliseconds; this is for a busy machine.
+const RECORDED_WITHIN: Duration = Duration::from_secs(10);
+const UNKNOWN_KEY: &str = "sk-sg-0000000000000000-00000000000000000000000000";
+
+/// What a client saw.
+struct Reply {
+    status: u16,
+    operation: Option<Uuid>,
+    text: String,
+    first: Duration,
+    total: Duration,
+}
+
+/// One request, one stream, one refusal; then where to go from here.
+pub async fn show(local: &Local, report: &Report) -> anyhow::Result<()> {
+    let http = reqwest::Client::new();
+    let mut last = None;
+    for (title, stream) in [("a request", false), ("a stream", true)] {
+        let reply = send(&http, local, &local.key, stream).await?;
+        report
+            .line(&format!("\n  {title}: POST /v1/chat/completions, model {}, status {}", local.model.0, reply.status));
+        ensure!(reply.status == 200, "it was refused: {}", reply.text);
+        let operation = reply.operation.context("the reply names no request id")?;
+        let row = recorded(&local.admin, operation).await?;
+        accepted(report, &reply, &row, stream);
+        last = Some(operation);
+    }
+    let reply = send(&http, local, UNKNOWN_KEY, false).await?;
+    report.line(&format!("\n  the same with a key nobody knows: status {}", reply.status));
+    ensure!(reply.status == 401, "an unknown key was not refused");
+    report.property("reply", &reply.text);
+    further(local, report, last);
+    report.line(&format!("\n  all of it took {}", seconds(report.elapsed())));
+    Ok(())
+}
+
+async fn send(http: &reqwest::Client, local: &Local, key: &str, stream: bool) -> anyhow::Result<Reply> {
+    let body = json!({
+        "model": local.model.0, "stream": stream, "max_tokens": 64,
+        "messages": [{"role": "user", "content": "Say hello in one sentence."}],
+    });
+    let began = Instant::now();
+    let url = format!("http://{}/v1/chat/completions", local.envoy);
+    let response = http.post(url).bearer_auth(key).json(&body).send().await.context("no reply from Envoy")?;
+    let status = response.status().as_u16();
+    let operation = response.headers().get(names::REQUEST_ID_HEADER);
+    let operation = operation.and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
+    let mut chunks = response.bytes_stream();
+    let (mut bytes, mut first) = (Vec::new(), None);
+    while let Some(chunk) = chunks.next().await {
+        bytes.extend_from_slice(&chunk.context("the reply broke off")?);
+        first.get_or_insert_with(|| began.elapsed());
+    }
+    let total = began.elapsed();
+    let text = text(&String::from_utf8_lossy(&bytes), stream && status == 200);
+    Ok(Reply { status, operation, text, first: first.unwrap_or(total), total })
+}
+
+/// What the model, or the gateway, said.
+fn text(body: &str, stream: bool) -> String {
+    let parse = |json: &str| serde_json::from_str::<Value>(json).unwrap_or_default();
+    let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    if stream {
+        let events = body.lines().filter_map(|line| line.strip_prefix("data: "));
+        return events.map(|event| string(&parse(event)["choices"][0]["delta"]["content"])).collect();
+    }
+    let reply = parse(body);
+    match reply["choices"][0]["message"]["content"].as_str() {
+        Some(content) => content.to_owned(),
+        None => string(&reply["error"]["message"]),
+    }
+}
+
+/// The last attempt of a request, once the ledger has it.
+async fn recorded(admin: &admin::Service, operation: Uuid) -> anyhow::Result<UsageRow> {
+    let find = async {
+        loop {
+            match admin.explain(operation).await {
+                Ok(rows) => {
+                    if let Some(row) = rows.into_iter().find(|row| row.last) {
+                        return anyhow::Ok(row);
+                    }
+                }
+                Err(admin::Error::NotFound(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(RECORDED_WITHIN, find)
+        .await
+        .with_context(|| format!("request {operation} is not in the ledger after {RECORDED_WITHIN:?}"))?
+}
+
+fn accepted(report: &Report, reply: &Reply, row: &UsageRow, stream: bool) {
+    report.property("reply", &reply.text);
+    let input = row.input + row.cache_read + row.cache_write_5m + row.cache_write_1h;
+    report.property("tokens", &format!("{input} in, {} out ({})", row.output + row.reasoning, row.source));
+    report.property("cost", &row.cost_nano.map_or_else(|| "no price".to_owned(), dollars));
+    report.property("backend", row.backend.as_deref().unwrap_or("none"));
+    report.property("rule", &format!("model {} by name", row.model.as_deref().unwrap_or(&row.requested_model)));
+    let first = if stream { format!(", first token after {:.1} ms", millis_of(reply.first)) } else { String::new() };
+    let latency =
+        format!("{:.1} ms{first}; the gateway's share of it {}", millis_of(reply.total), millis(row.gateway_us));
+    report.property("latency", &latency);
+    report.property("id", &row.operation.to_string());
+}
+
+fn millis_of(d: Duration) -> f64 {
+    d.as_secs_f64() * 1000.0
+}
+
+fn further(local: &Local, report: &Report, last: Option<Uuid>) {
+    let program = std::env::args().next().unwrap_or_else(|| "sluicegate".to_owned());
+    let token = local.data.path("admin-token");
+    let key = local.data.path("demo-key");
+    let id = last.map(|id| id.to_string()).unwrap_or_default();
+    let (envoy, http, model) = (local.envoy, local.http, &local.model.0);
+    report.line(&format!(
+        r#"
+  The ledger, and why a request went where it went (with the gateway up):
+     export SLUICEGATE_URL=http://{http} SLUICEGATE_ADMIN_TOKEN=$(cat {token})
+     {program} usage
+     {program} explain {id}
+
+  Use it:
+     export OPENAI_BASE_URL=http://{envoy}/v1 OPENAI_API_KEY=$(cat {key})
+     curl $OPENAI_BASE_URL/chat/completions -H "authorization: Bearer $OPENAI_API_KEY" -H 'content-type: application/json' \
+       -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+     python3 -c 'from openai import OpenAI; print(OpenAI().chat.completions.create(model="{model}", messages=[{{"role": "user", "content": "Hello"}}]))'
+
+  Not yet: Claude Code speaks /v1/messages and Codex /v1/responses, which this version refuses. For when it does not:
+     ANTHROPIC_BASE_URL=http://{envoy} ANTHROPIC_AUTH_TOKEN=$(cat {key}) claude -p Hello --model {model}
+     codex exec -c model_provider=sluicegate -c 'model_providers.sluicegate={{name="Sluicegate",base_url="http://{envoy}/v1",env_key="OPENAI_API_KEY",wire_api="responses"}}' -m {model} Hello"#,
+        token = token.display(),
+        key = key.display(),
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_is_found_in_either_form() {
+        assert_eq!(text(r#"{"choices":[{"message":{"content":"Hi"}}]}"#, false), "Hi");
+        assert_eq!(text(r#"{"error":{"message":"no"}}"#, false), "no");
+        let stream = "data: {\"choices\":[{\"delta\":{\"content\":\"H\"}}]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"i\"}}]}\n\ndata: [DONE]\n\n";
+        assert_eq!(text(stream, true), "Hi");
+    }
+}

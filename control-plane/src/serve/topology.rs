@@ -1,0 +1,98 @@
+//! Follows the store's policy and makes xDS topologies of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::Utc;
+use sluicegate_core::policy::Position;
+use sluicegate_core::proto::policy::Snapshot;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::publisher::Published;
+use crate::store::{Cluster, EnvoyRow, Store, StoreError};
+use crate::xds::{Endpoint, Publisher, Topology, Trust, Upstream};
+
+/// Bursts of commits are looked at together.
+const SETTLE: Duration = Duration::from_millis(50);
+const SWEEP: Duration = Duration::from_secs(60);
+/// An Envoy that has said nothing for this long is not connected; it says something every 5 s.
+const CONNECTED: chrono::TimeDelta = chrono::TimeDelta::seconds(60);
+const MOST_ENVOYS: u32 = 10_000;
+
+/// Publishes each new topology until `stop`, and drops old clusters when nobody needs them.
+pub async fn follow(
+    store: Store,
+    mut published: watch::Receiver<Option<Arc<Published>>>,
+    xds: Arc<Publisher>,
+    stop: CancellationToken,
+) {
+    let mut seen = None;
+    let mut last = None;
+    let mut sweep = tokio::time::interval(SWEEP);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = sweep.tick() => match enforced(&store).await {
+                Ok(enforced) => xds.sweep(enforced),
+                Err(error) => tracing::warn!(%error, "old clusters stay for now"),
+            },
+            changed = published.changed() => {
+                let clock = published.borrow_and_update().as_ref().map(|p| (p.clock.era, p.clock.revision));
+                if changed.is_err() {
+                    return;
+                }
+                if clock == seen {
+                    continue;
+                }
+                match store.clusters().await {
+                    Ok(clusters) => {
+                        seen = clock;
+                        let next = clusters.map(|(revision, snapshot, clusters)| topology(revision, &snapshot, &clusters));
+                        if let Some(next) = next.filter(|next| last.as_ref() != Some(next)) {
+                            xds.publish(next.clone());
+                            last = Some(next);
+                        }
+                    }
+                    // The publisher wakes us again within a second of the database's return.
+                    Err(error) => tracing::warn!(%error, "cannot read the clusters"),
+                }
+                tokio::time::sleep(SETTLE).await;
+            }
+        }
+    }
+}
+
+/// The least policy revision that a connected Envoy enforces; `None` when none is connected.
+async fn enforced(store: &Store) -> Result<Option<u64>, StoreError> {
+    let connected = |envoy: &EnvoyRow| Utc::now() - envoy.last_seen < CONNECTED;
+    let envoys = store.envoys(MOST_ENVOYS).await?;
+    Ok(envoys.iter().filter(|envoy| connected(envoy)).map(|envoy| envoy.policy_revision.cast_unsigned()).min())
+}
+
+fn topology(revision: u64, snapshot: &Snapshot, clusters: &[Cluster]) -> Topology {
+    let endpoints: BTreeMap<_, _> = clusters.iter().map(|c| ((c.backend, c.credential), endpoint(c))).collect();
+    let mut topology = Topology { revision, ..Default::default() };
+    for list in snapshot.models.iter().flat_map(|model| &model.lists) {
+        let upstream = |p: &sluicegate_core::proto::policy::Position| {
+            let endpoint = endpoints.get(&(p.backend, p.credential))?.clone();
+            Some(Upstream { position: Position { backend: p.backend, credential: p.credential }, endpoint })
+        };
+        // A policy whose backends have no provider is refused before it is stored.
+        if let Some(list) = list.positions.iter().map(upstream).collect::<Option<Vec<_>>>() {
+            topology.add_list(&list);
+        }
+    }
+    topology
+}
+
+fn endpoint(cluster: &Cluster) -> Endpoint {
+    let provider = &cluster.endpoint;
+    let trust = match (provider.endpoint.tls, &provider.ca) {
+        (false, _) => Trust::Plaintext,
+        (true, None) => Trust::PublicRoots,
+        (true, Some(pem)) => Trust::Ca { provider: provider.provider, pem: pem.clone() },
+    };
+    Endpoint { host: provider.endpoint.host.clone(), port: provider.endpoint.port, trust }
+}

@@ -1,0 +1,15 @@
+//! The store's writes and the Admin API against a real Postgres.
+
+#[path = "../common/mod.rs"]
+#[allow(dead_code, reason = "shared with tests that need more of it")]
+mod common;
+mod fixture;
+
+mod apply;
+mod cli;
+mod keys;
+mod owners;
+mod policy;
+mod rest;
+mod secrets;
+mod writers;
