@@ -41,7 +41,9 @@ async fn no_writers_change_is_missing_from_the_last_policy() {
     let writers = (0..16).map(|writer| {
         let gate = &gate;
         async move {
-            let model = json!({"name": format!("m{writer}"), "targets": [{"provider": "openai", "model": "x"}]});
+            // Backends of their own: nothing but the counter makes them wait for each other.
+            let target = json!({"provider": "openai", "model": format!("x{writer}")});
+            let model = json!({"name": format!("m{writer}"), "targets": [target]});
             gate.created("/v1/models", model).await;
         }
     });
