@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use sluicegate_core::dialect::openai::models::{list_body, model_body};
 use sluicegate_core::dialect::openai::routes::{Route, route};
 use sluicegate_core::dialect::openai::{self, Operation};
-use sluicegate_core::exchange::{Closing, Head, Identity, Moment, Reading, Ticket, label, log};
+use sluicegate_core::exchange::{Closing, Head, Identity, Moment, Reading, Ticket, Turned, label, log};
 use sluicegate_core::policy::names;
 use sluicegate_core::proto::dataplane::Record;
 use sluicegate_core::refusal::Refusal;
@@ -44,8 +44,6 @@ enum Arrival {
     Answer(LocalReply),
 }
 
-type Turned = (Refusal, Ticket);
-
 impl Gate {
     pub fn request_headers(&mut self, end: bool, shared: &mut Shared) -> Action {
         match arrive(end, shared) {
@@ -54,7 +52,7 @@ impl Gate {
                 reply.send();
                 self.stage = Stage::Answered(None);
             }
-            Err(turned) => self.turn_away(turned, shared),
+            Err(turned) => self.turn_away(*turned, shared),
         }
         Action::Pause
     }
@@ -65,7 +63,7 @@ impl Gate {
             Stage::Reading(reading) => match read_windows(reading, size) {
                 Ok(reading) if end => self.admit(context, reading, shared),
                 Ok(reading) => self.stage = Stage::Reading(reading),
-                Err(turned) => self.turn_away(turned, shared),
+                Err(turned) => self.turn_away(*turned, shared),
             },
             other => self.stage = other,
         }
@@ -117,24 +115,24 @@ impl Gate {
     /// Happens once to a request, and nothing else lets one through.
     fn decide(&mut self, context: u32, reading: Box<Reading>, shared: &mut Shared) {
         let Some(policy) = shared.policy.clone() else {
-            return self.turn_away((Refusal::NotReady, reading.ticket), shared);
+            return self.turn_away(Turned { refusal: Refusal::NotReady, ticket: reading.ticket }, shared);
         };
         let now = host::now();
         let moment = Moment { now, now_ns: shared.control_plane_time(now), random: shared.random() };
         let exchange = match reading.admit(&policy, moment) {
             Ok(exchange) => exchange,
-            Err(turned) => return self.turn_away(turned, shared),
+            Err(turned) => return self.turn_away(*turned, shared),
         };
         let plan = log::admitted(shared.origin(context), &exchange.plan());
         if mark(&plan, &exchange.cluster, exchange.positions.len()).is_err() {
             let refusal = Refusal::Internal { what: "the request could not be marked as admitted" };
-            return self.turn_away((refusal, exchange.ticket), shared);
+            return self.turn_away(Turned { refusal, ticket: exchange.ticket }, shared);
         }
         shared.exchanges.insert(context, exchange);
         self.stage = Stage::Admitted;
     }
 
-    fn turn_away(&mut self, (refusal, ticket): Turned, shared: &mut Shared) {
+    fn turn_away(&mut self, Turned { refusal, ticket }: Turned, shared: &mut Shared) {
         LocalReply::refusal(&refusal, ticket.operation).send();
         let now = host::now();
         let record = ticket.close(Some(&refusal), now, shared.control_plane_time(now));
@@ -187,26 +185,26 @@ impl Gate {
 }
 
 /// Everything that is decided on headers alone.
-fn arrive(end: bool, shared: &mut Shared) -> Result<Arrival, Turned> {
+fn arrive(end: bool, shared: &mut Shared) -> Result<Arrival, Box<Turned>> {
     let mut ticket = shared.ticket(host::now());
     let internal = |what| Refusal::Internal { what };
     let Ok(headers) = host::headers(Map::RequestHeaders) else {
-        return Err((internal("the request's headers are not readable"), ticket));
+        return Err(ticket.turned_away(internal("the request's headers are not readable")));
     };
     let mut head = Head::read(headers.iter(), openai::forwards);
     if clean(&head).is_err() {
-        return Err((internal("the request's headers are not writable"), ticket));
+        return Err(ticket.turned_away(internal("the request's headers are not writable")));
     }
     ticket.session = std::mem::take(&mut head.session);
     if let Some(reply) = LocalReply::probe(&head, || shared.is_ready()) {
         return Ok(Arrival::Answer(reply));
     }
     if head.upgrade {
-        return Err((Refusal::UpgradeNotSupported, ticket));
+        return Err(ticket.turned_away(Refusal::UpgradeNotSupported));
     }
     let key = match &head.key {
         Ok(key) => *key,
-        Err(refusal) => return Err((refusal.clone(), ticket)),
+        Err(refusal) => return Err(ticket.turned_away(refusal.clone())),
     };
     let profile = match Identity::judge(shared.lookup(&key, ticket.started), client_address) {
         Ok((identity, profile)) => {
@@ -215,7 +213,7 @@ fn arrive(end: bool, shared: &mut Shared) -> Result<Arrival, Turned> {
         }
         Err((refusal, identity)) => {
             ticket.identity = identity;
-            return Err((refusal, ticket));
+            return Err(ticket.turned_away(refusal));
         }
     };
     let operation = match route(&head.method, &head.path) {
@@ -223,19 +221,24 @@ fn arrive(end: bool, shared: &mut Shared) -> Result<Arrival, Turned> {
         Ok(Route::Embeddings) => Operation::Embeddings,
         Ok(Route::Models) => return models(ticket, None, &profile, shared),
         Ok(Route::Model(name)) => return models(ticket, Some(&name), &profile, shared),
-        Err(refusal) => return Err((refusal, ticket)),
+        Err(refusal) => return Err(ticket.turned_away(refusal)),
     };
     ticket.route = operation.name();
     if end {
-        return Err((Refusal::InvalidJson { reason: "it is empty".to_owned() }, ticket));
+        return Err(ticket.turned_away(Refusal::InvalidJson { reason: "it is empty".to_owned() }));
     }
     let limit = shared.max_body_bytes();
     Reading::new(ticket, head, operation, profile, limit).map(|reading| Arrival::Body(Box::new(reading)))
 }
 
 /// The models this key may use, or one of them. Nothing runs, so nothing is booked.
-fn models(ticket: Ticket, name: Option<&str>, profile: &CompiledProfile, shared: &Shared) -> Result<Arrival, Turned> {
-    let Some(policy) = &shared.policy else { return Err((Refusal::NotReady, ticket)) };
+fn models(
+    ticket: Ticket,
+    name: Option<&str>,
+    profile: &CompiledProfile,
+    shared: &Shared,
+) -> Result<Arrival, Box<Turned>> {
+    let Some(policy) = &shared.policy else { return Err(ticket.turned_away(Refusal::NotReady)) };
     let body = match name {
         None => {
             let mut names: Vec<&str> =
@@ -245,7 +248,7 @@ fn models(ticket: Ticket, name: Option<&str>, profile: &CompiledProfile, shared:
         }
         Some(name) => match policy.model(name).filter(|m| profile.allows_model(m.id)) {
             Some(model) => model_body(&model.name),
-            None => return Err((Refusal::UnknownModel { model: label(name.as_bytes()) }, ticket)),
+            None => return Err(ticket.turned_away(Refusal::UnknownModel { model: label(name.as_bytes()) })),
         },
     };
     Ok(Arrival::Answer(LocalReply::json(200, body, ticket.operation)))
@@ -262,7 +265,7 @@ fn clean(head: &Head) -> host::HostResult<()> {
     Ok(())
 }
 
-fn read_windows(mut reading: Box<Reading>, size: usize) -> Result<Box<Reading>, Turned> {
+fn read_windows(mut reading: Box<Reading>, size: usize) -> Result<Box<Reading>, Box<Turned>> {
     loop {
         let from = usize::try_from(reading.body_bytes()).unwrap_or(usize::MAX);
         let want = size.saturating_sub(from).min(WINDOW);
@@ -272,10 +275,10 @@ fn read_windows(mut reading: Box<Reading>, size: usize) -> Result<Box<Reading>, 
         let window = host::buffer(Buffer::RequestBody, from, want).unwrap_or_default();
         if window.is_empty() {
             let refusal = Refusal::Internal { what: "the request's body is not readable" };
-            return Err((refusal, reading.ticket));
+            return Err(reading.ticket.turned_away(refusal));
         }
         if let Err(refusal) = reading.push(&window) {
-            return Err((refusal, reading.ticket));
+            return Err(reading.ticket.turned_away(refusal));
         }
     }
 }

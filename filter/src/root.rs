@@ -341,8 +341,15 @@ fn node() -> String {
     text(&["xds", "node", "id"])
 }
 
+/// `major.minor.patch`, empty where Envoy does not say.
 fn envoy_version() -> String {
-    text(&["xds", "node", "metadata", "envoy_version"])
+    let number = |part| {
+        let path = ["xds", "node", "user_agent_build_version", "version", part];
+        let bytes = host::property(&path).ok()??;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?).to_string())
+    };
+    let parts: Option<Vec<String>> = ["major_number", "minor_number", "patch"].into_iter().map(number).collect();
+    parts.unwrap_or_default().join(".")
 }
 
 fn text(path: &[&str]) -> String {

@@ -10,6 +10,9 @@ use tokio::process::{Child, Command};
 
 /// The user that Postgres runs as where we are root and user namespaces are forbidden: nobody.
 const NOBODY: u32 = 65534;
+/// In a namespace of its own a child is `nobody`, and root outside. Postgres wants a user that has a name.
+#[cfg(target_os = "linux")]
+const MAPPED: &str = "65534 0 1";
 /// How long a child may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -75,9 +78,9 @@ fn become_user(identity: Identity) -> io::Result<()> {
         Identity::Namespaced => {
             // SAFETY: NEWUSER does not touch the file table or memory.
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWUSER)? };
-            std::fs::write("/proc/self/uid_map", "1000 0 1")?;
+            std::fs::write("/proc/self/uid_map", MAPPED)?;
             std::fs::write("/proc/self/setgroups", "deny")?;
-            std::fs::write("/proc/self/gid_map", "1000 0 1")
+            std::fs::write("/proc/self/gid_map", MAPPED)
         }
         Identity::Nobody => {
             rustix::thread::set_thread_groups(&[])?;

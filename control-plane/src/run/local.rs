@@ -89,8 +89,7 @@ impl Parts {
 }
 
 /// Starts everything; each part is in `parts` as soon as it runs.
-pub async fn start(parts: &mut Parts, args: RunArgs, report: &Report) -> anyhow::Result<Local> {
-    let data = Data::open(&args.data)?;
+pub async fn start(parts: &mut Parts, args: RunArgs, data: Data, report: &Report) -> anyhow::Result<Local> {
     let tools = Tools::find();
     let ports = Ports::choose(&args, report)?;
     let database_url = database(parts, &args, &tools, &data, report).await?;

@@ -16,10 +16,15 @@ mod setup;
 mod show;
 pub mod tools;
 
+use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
 
 use crate::serve::{log, stop_signal};
 use crate::tls;
+use data::Data;
 use report::Report;
 
 /// Runs everything on this machine: Postgres, control plane, Envoy and a demo provider; sends requests through it.
@@ -62,13 +67,16 @@ pub struct RunArgs {
 /// With a message for whoever started it.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     tls::install_provider();
-    // The report is what is to be read here.
-    log::start(log::LogFormat::Text, "warn");
     let once = args.once;
     let report = Report::new();
+    let data = Data::open(&args.data)?;
+    // The terminal is for the report.
+    let file = data.path("control-plane.log");
+    let log = File::create(&file).with_context(|| file.display().to_string())?;
+    log::start_to(log::LogFormat::Text, Arc::new(log));
     let mut parts = local::Parts::default();
     let ended = tokio::select! {
-        shown = up(&mut parts, args, &report) => match shown {
+        shown = up(&mut parts, args, data, &report) => match shown {
             Ok(()) if once => Ok(()),
             Ok(()) => stay(&mut parts, &report).await,
             Err(error) => Err(error),
@@ -82,8 +90,8 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     ended
 }
 
-async fn up(parts: &mut local::Parts, args: RunArgs, report: &Report) -> anyhow::Result<()> {
-    let local = local::start(parts, args, report).await?;
+async fn up(parts: &mut local::Parts, args: RunArgs, data: Data, report: &Report) -> anyhow::Result<()> {
+    let local = local::start(parts, args, data, report).await?;
     show::show(&local, report).await
 }
 

@@ -102,6 +102,13 @@ impl Warming {
         }
     }
 
+    /// The Envoy asks for its first listeners, which it does when the first clusters are warm and not before.
+    pub fn asked_for_listeners(&mut self, now: Instant) {
+        if let Some((_, at)) = &mut self.in_use {
+            *at = now;
+        }
+    }
+
     /// `version` was in use before this stream began.
     pub fn restated(&mut self, version: String, now: Instant) {
         self.in_use = Some((version, now));

@@ -201,6 +201,10 @@ impl Stream {
             tracing::warn!(node = self.node, type_url = request.type_url, "asked for a type that is not served");
             return Ok(());
         };
+        let starts = kind == Kind::Listener && request.version_info.is_empty() && request.response_nonce.is_empty();
+        if starts {
+            self.warming.asked_for_listeners(Instant::now());
+        }
         let (event, response) = self.machine.on_request(Request {
             kind,
             version: request.version_info,

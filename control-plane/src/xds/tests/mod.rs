@@ -93,6 +93,11 @@ fn clusters_warm_after_their_ack_only() {
     assert_eq!(warming.of("a", now), Warm::At(now + WARMING), "a second ACK of the same starts nothing anew");
     assert_eq!(warming.of("a", now + WARMING), Warm::Yes);
     assert_eq!(warming.of("b", now + WARMING), Warm::NotInUse);
+    warming.acked("b".into(), now);
+    warming.asked_for_listeners(now);
+    assert_eq!(warming.of("b", now), Warm::Yes, "a starting Envoy asks for listeners when its clusters are warm");
+    warming.restated("c".into(), now);
+    assert_eq!(warming.of("c", now), Warm::Yes);
     warming.restated("b".into(), now);
     assert_eq!(warming.of("b", now), Warm::Yes);
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use super::{Exchange, Head, Mono, Ticket, label};
+use super::{Exchange, Head, Mono, Ticket, Turned, label};
 use crate::dialect::openai::{Operation, request};
 use crate::json::Scanner;
 use crate::noun::OwnerKind;
@@ -99,12 +99,12 @@ impl Reading {
         operation: Operation,
         profile: Rc<CompiledProfile>,
         limit: u64,
-    ) -> Result<Self, (Refusal, Ticket)> {
+    ) -> Result<Self, Box<Turned>> {
         if let Some(encoding) = head.content_encoding {
-            return Err((Refusal::UnsupportedEncoding { encoding }, ticket));
+            return Err(ticket.turned_away(Refusal::UnsupportedEncoding { encoding }));
         }
         if head.content_length.is_some_and(|length| length > limit) {
-            return Err((Refusal::BodyTooLarge { limit }, ticket));
+            return Err(ticket.turned_away(Refusal::BodyTooLarge { limit }));
         }
         let scanner = request::scanner(operation);
         let Head { path, private, .. } = head;
@@ -132,18 +132,18 @@ impl Reading {
     ///
     /// # Errors
     /// Bad fields, a model that does not exist or that the key may not use.
-    pub fn admit(mut self, policy: &Rc<Policy>, moment: Moment) -> Result<Exchange, (Refusal, Ticket)> {
+    pub fn admit(mut self, policy: &Rc<Policy>, moment: Moment) -> Result<Exchange, Box<Turned>> {
         let fields = match self.scanner.finish().map_err(request::refusal).and_then(|s| request::read(&s)) {
             Ok(fields) => fields,
-            Err(refusal) => return Err((refusal, self.ticket)),
+            Err(refusal) => return Err(self.ticket.turned_away(refusal)),
         };
         let requested = label(fields.model.as_bytes());
         self.ticket.requested_model.clone_from(&requested);
         let Some(model) = policy.model(&fields.model) else {
-            return Err((Refusal::UnknownModel { model: requested }, self.ticket));
+            return Err(self.ticket.turned_away(Refusal::UnknownModel { model: requested }));
         };
         if !self.profile.allows_model(model.id) {
-            return Err((Refusal::ModelNotAllowed { model: requested }, self.ticket));
+            return Err(self.ticket.turned_away(Refusal::ModelNotAllowed { model: requested }));
         }
         let list = model.draw(moment.random);
         Ok(Exchange {

@@ -246,12 +246,10 @@ impl Attempt {
                     Ending::Cut => End::Cut,
                 };
                 self.reply = Reply::Ended { usage: ended.usage, source: ended.source, end };
-                let mut rest = ended.rest;
-                if end == End::Cut {
-                    rest.extend(if ended.at_boundary { &b""[..] } else { b"\n\n" });
-                    rest.extend(cut_event());
+                match end {
+                    End::Cut => [ended.rest.as_slice(), &ended.error_event(&cut_body())].concat(),
+                    End::Whole | End::Failed => ended.rest,
                 }
-                rest
             }
             other => {
                 self.reply = other;
@@ -283,10 +281,8 @@ impl Attempt {
     }
 }
 
-fn cut_event() -> Vec<u8> {
-    let body =
-        error_body("The provider ended this answer in the middle. Try again.", "server_error", None, "upstream_cut");
-    [b"data: ", body.as_slice(), b"\n\n"].concat()
+fn cut_body() -> Vec<u8> {
+    error_body("The provider ended this answer in the middle. Try again.", "server_error", None, "upstream_cut")
 }
 
 fn is_event_stream(content_type: &[u8]) -> bool {

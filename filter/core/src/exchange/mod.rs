@@ -19,7 +19,7 @@ pub use attempt::{ReplyBody, ReplyHead, Upstream};
 pub use finish::Closing;
 pub use head::{Head, MAX_LABEL_BYTES, label};
 pub use outbox::Outbox;
-pub use ticket::{Mono, OperationId, Ticket};
+pub use ticket::{Mono, OperationId, Ticket, Turned};
 
 use std::rc::Rc;
 

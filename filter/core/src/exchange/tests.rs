@@ -230,7 +230,7 @@ fn admission_says_what_is_wrong() {
     let refused = |body: &[u8], profile| {
         let mut reading = reading(profile);
         let moment = Moment { now: Mono(0), now_ns: 0, random: 0 };
-        reading.push(body).err().or_else(|| reading.admit(&policy(), moment).err().map(|(refusal, _)| refusal))
+        reading.push(body).err().or_else(|| reading.admit(&policy(), moment).err().map(|turned| turned.refusal))
     };
     let nothing = profile(crate::proto::dataplane::ProfileBody { models: vec![8], ..Default::default() });
     let code = |refusal: Option<Refusal>| refusal.map_or("admitted", |r| r.code());
@@ -246,7 +246,10 @@ fn admission_says_what_is_wrong() {
 #[test]
 fn headers_alone_can_be_enough_to_say_no() {
     let refused = |headers: &[(&str, &str)]| {
-        Reading::new(Ticket::default(), head(headers), Operation::ChatCompletions, anything(), 10).err().unwrap().0
+        Reading::new(Ticket::default(), head(headers), Operation::ChatCompletions, anything(), 10)
+            .err()
+            .unwrap()
+            .refusal
     };
     assert_eq!(refused(&[("content-length", "11")]), Refusal::BodyTooLarge { limit: 10 });
     assert_eq!(refused(&[("content-encoding", "br")]), Refusal::UnsupportedEncoding { encoding: "br".into() });

@@ -56,10 +56,22 @@ pub struct Ticket {
     pub requested_model: String,
 }
 
+/// A request that is not let through.
+#[derive(Debug)]
+pub struct Turned {
+    pub refusal: Refusal,
+    pub ticket: Ticket,
+}
+
 impl Ticket {
     /// For the request number `seq` of the VM incarnation `vm`.
     pub fn new(vm: u64, seq: u64, started: Mono) -> Self {
         Self { seq, operation: OperationId::new(vm, seq), started, ..Self::default() }
+    }
+
+    /// The request is not let through.
+    pub fn turned_away(self, refusal: Refusal) -> Box<Turned> {
+        Box::new(Turned { refusal, ticket: self })
     }
 
     /// The record of a request that ended before it was admitted: refused, or (without a refusal) left by the client.

@@ -103,9 +103,11 @@ pub(crate) mod testing {
     /// The host's store, as it was measured: one counter for all keys, which skips 0.
     #[derive(Debug, Default)]
     pub struct Map {
-        entries: RefCell<HashMap<Vec<u8>, (Vec<u8>, u32)>>,
+        entries: RefCell<HashMap<Vec<u8>, Entry>>,
         counter: RefCell<u32>,
     }
+
+    type Entry = (Vec<u8>, u32);
 
     impl SharedData for Map {
         fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u32)>, StoreFault> {
