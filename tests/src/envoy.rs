@@ -114,6 +114,8 @@ async fn launch(config: &EnvoyConfig, start: u32) -> Process {
         "10",
         // Restarts on one machine must not look for the one before.
         "--disable-hot-restart",
+        "--log-level",
+        "warning",
     ];
     let env: Vec<(&str, &str)> = config.env.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
     Process::start("envoy", &config.folder, &config.program, &args, &env).await

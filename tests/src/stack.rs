@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -22,13 +23,15 @@ use crate::tools;
 
 /// What the test stack is configured with, known to tests that search for it.
 pub const ADMIN_TOKEN: &str = "admin-canary-5f1e0d7c9b8a4632";
-pub const NODE_TOKEN: &str = "node-canary-90b1c2d3e4f5061728394a5b6c7d8e9f";
+pub const NODE_TOKEN: &str = "sgn-canary-90b1c2d3e4f5061728394a5b6c7d8e9f";
 pub const SEAL_KEY: &str = "8f0e1d2c3b4a5968778695a4b3c2d1e0f0e1d2c3b4a5968778695a4b3c2d1e0f";
 pub const PROVIDER_SECRET: &str = "sk-provider-canary-7c6b5a49382716051";
 
 /// The models of every stack: priced like this, in dollars per million tokens.
 pub const CHAT: &str = "gpt-scripted";
 pub const EMBED: &str = "embed-scripted";
+/// [`CHAT`] under another name.
+pub const ALIAS: &str = "alias";
 /// Nano-dollars per token.
 pub const INPUT_NANO: i64 = 2_500;
 pub const CACHED_NANO: i64 = 250;
@@ -114,6 +117,11 @@ impl ControlPlane {
         .await;
     }
 
+    /// The Envoy's access log.
+    pub fn access_log(&self) -> PathBuf {
+        self.folder.join("access.log")
+    }
+
     /// Runs a command of the CLI against this control plane and returns what it prints.
     pub async fn cli(&self, args: &[&str]) -> anyhow::Result<String> {
         let output = tokio::process::Command::new(tools::built("sluicegate"))
@@ -136,7 +144,8 @@ async fn launch(
 ) -> Process {
     let keyring = folder.join("keyring");
     if !keyring.exists() {
-        std::fs::write(&keyring, format!("{}\n", "42".repeat(32))).expect("the folder is writable");
+        std::fs::write(&keyring, format!("sluicegate-keyring v1\n5f2c9a1b {}\n", "42".repeat(32)))
+            .expect("the folder is writable");
     }
     let access_log = folder.join("access.log");
     let (http, grpc, envoy) = (http.to_string(), grpc.to_string(), envoy.to_string());
@@ -210,7 +219,14 @@ impl Stack {
     /// The stack that tests share, for what leaves no trace outside its own org.
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<Stack> = OnceCell::const_new();
-        SHARED.get_or_init(Self::start).await
+        static TRIED: AtomicBool = AtomicBool::new(false);
+        SHARED
+            .get_or_init(|| async {
+                // It takes half a minute to find out, so one test does it for all.
+                assert!(!TRIED.swap(true, Ordering::Relaxed), "the shared stack did not start; another test says why");
+                Self::start().await
+            })
+            .await
     }
 
     /// A new org with one key, under a name that no other test has.
@@ -267,6 +283,7 @@ async fn seed(admin: &Admin, provider: &Provider, tls_name: Option<&str>, ca: Op
         admin.price("scripted", model, "2.50", "0.25", "10.00").await?;
         admin.model(model, "scripted", model, "scripted-account").await?;
     }
+    admin.model(ALIAS, "scripted", CHAT, "scripted-account").await?;
     Ok(())
 }
 

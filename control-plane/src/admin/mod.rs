@@ -5,6 +5,7 @@
 
 mod auth;
 mod error;
+mod reconcile;
 mod rest;
 mod service;
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use axum::Router;
 
 pub use error::{Error, Problem, ProblemBody};
+pub use reconcile::Difference;
 pub use rest::openapi;
 pub use service::{ApplyOutcome, IssuedKey, IssuedNodeToken, Page, Service};
 

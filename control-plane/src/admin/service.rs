@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::Error;
+use super::reconcile::{self, Difference};
 use crate::credentials::Keyring;
 use crate::store::noun::{Key, Noun, Stored, Which};
 use crate::store::{
@@ -243,6 +244,16 @@ impl Service {
             return Err(Error::NotFound(format!("no request {operation} is in the ledger; {hint}")));
         }
         Ok(rows)
+    }
+
+    /// Adds to the ledger what only the access log saw. Doing it again adds nothing.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub async fn reconcile(&self, log: &str) -> Result<Difference> {
+        let mut read = reconcile::read(log);
+        let reconciled = self.store.reconcile_records(std::mem::take(&mut read.records)).await?;
+        Ok(read.difference(reconciled))
     }
 
     /// # Errors

@@ -101,7 +101,8 @@ fn what_was_done(error: &dyn DatabaseError) -> Option<WriteError> {
             let (field, message) = taken(error.constraint().unwrap_or_default());
             Some(WriteError::Conflict { field: field.to_owned(), message: message.to_owned() })
         }
-        (ErrorKind::ForeignKeyViolation, _) => {
+        // Postgres 18 tells `on delete restrict` (restrict_violation) from other broken references.
+        (ErrorKind::ForeignKeyViolation, _) | (_, Some("23001")) => {
             let user = error.table().unwrap_or_default().replace('_', " ");
             Some(WriteError::Conflict { field: String::new(), message: format!("it is in use, or gone ({user})") })
         }

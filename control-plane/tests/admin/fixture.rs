@@ -66,6 +66,14 @@ impl Gate {
         gate
     }
 
+    /// Serves the API on a port of its own while the test runs; returns its URL.
+    pub async fn served(&self) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(axum::serve(listener, self.router.clone()).into_future());
+        url
+    }
+
     pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
         self.call_as(Some(ADMIN_TOKEN), method, path, body).await
     }

@@ -6,6 +6,7 @@ mod common;
 mod fixture;
 
 mod apply;
+mod cli;
 mod keys;
 mod owners;
 mod policy;

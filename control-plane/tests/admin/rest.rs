@@ -1,1 +1,168 @@
+//! The shape of the API: who may, what is said to whom may not, pages, the document.
 
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::fixture::{ADMIN_TOKEN, Gate};
+
+#[tokio::test]
+async fn every_route_wants_a_token_and_the_document_does_not() {
+    let gate = Gate::stocked().await;
+    let (status, document) = gate.call_as(None, Method::GET, "/openapi.json", None).await;
+    assert_eq!(status, StatusCode::OK);
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() > 30, "{}", paths.len());
+    for (path, item) in paths {
+        for method in item.as_object().unwrap().keys() {
+            let method: Method = method.to_uppercase().parse().unwrap();
+            let path = path.replace("{name}", "x").replace("{operation}", "x");
+            for token in [None, Some(""), Some("wrong"), Some(&ADMIN_TOKEN[1..])] {
+                let (status, answer) = gate.call_as(token, method.clone(), &path, Some(json!({}))).await;
+                assert_eq!(status, StatusCode::UNAUTHORIZED, "{method} {path}");
+                assert_eq!(answer["error"]["code"], "unauthorized");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_document_names_every_request_and_answer() {
+    let document = serde_json::to_value(sluicegate::admin::openapi()).unwrap();
+    let schemas = &document["components"]["schemas"];
+    for name in
+        ["Provider", "Credential", "Model", "Price", "Org", "Team", "User", "Key", "Group", "Document", "Problem"]
+    {
+        assert!(schemas.get(name).is_some(), "{name}");
+    }
+    let mut references = Vec::new();
+    collect_references(&document, &mut references);
+    for reference in references {
+        let name = reference.rsplit('/').next().unwrap();
+        assert!(schemas.get(name).is_some(), "{reference} is nowhere");
+    }
+    let mut ids: Vec<&str> = document["paths"]
+        .as_object()
+        .unwrap()
+        .values()
+        .flat_map(|item| item.as_object().unwrap().values())
+        .map(|operation| operation["operationId"].as_str().unwrap())
+        .collect();
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "operation ids are unique");
+}
+
+fn collect_references(value: &Value, into: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::String(reference) if name == "$ref" => into.push(reference.clone()),
+                    value => collect_references(value, into),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_references(item, into)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn a_list_comes_in_pages() {
+    let gate = Gate::stocked().await;
+    for i in 0..5 {
+        gate.created("/v1/keys", json!({"org": "acme", "name": format!("k{i}")})).await;
+    }
+    let mut names = Vec::new();
+    let mut after = "0".to_owned();
+    loop {
+        let page = gate.get(&format!("/v1/keys?limit=2&after={after}")).await;
+        let items = page["items"].as_array().unwrap();
+        assert!(items.len() <= 2);
+        names.extend(items.iter().map(|key| key["name"].as_str().unwrap().to_owned()));
+        match page["next"].as_str() {
+            Some(next) => after = next.to_owned(),
+            None => break,
+        }
+    }
+    assert_eq!(names, ["k0", "k1", "k2", "k3", "k4"]);
+    let (status, _) = gate.call(Method::GET, "/v1/keys?limt=2", None).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+}
+
+#[tokio::test]
+async fn the_audit_log_says_who_did_what() {
+    let gate = Gate::stocked().await;
+    gate.patched("/v1/prices/openai%2Fgpt-4o-2024-11-20", json!({"input": "3.00"})).await;
+    gate.post("/v1/orgs/acme/block", json!({})).await;
+    let entries = gate.get("/v1/audit?limit=2").await;
+    let (block, update) = (&entries["items"][0], &entries["items"][1]);
+    assert_eq!((&block["action"], &block["kind"], &block["object"]), (&json!("block"), &json!("org"), &json!("acme")));
+    assert_eq!(
+        (&update["actor"], &update["detail"]),
+        (&json!("seed"), &json!({"input": {"from": "2.50", "to": "3.00"}}))
+    );
+    assert_eq!(block["revision"], json!(gate.counters().await.revision));
+    let older = gate.get(&format!("/v1/audit?after={}", entries["next"].as_str().unwrap())).await;
+    assert!(older["items"].as_array().unwrap().iter().all(|e| e["id"].as_i64() < update["id"].as_i64()));
+}
+
+#[tokio::test]
+async fn what_is_not_there_and_what_is_not_json_is_said_as_json() {
+    let gate = Gate::stocked().await;
+    for (method, path, status) in [
+        (Method::GET, "/v1/nothing", StatusCode::NOT_FOUND),
+        (Method::PUT, "/v1/keys", StatusCode::METHOD_NOT_ALLOWED),
+        (Method::GET, "/v1/keys/none", StatusCode::NOT_FOUND),
+        (Method::GET, "/v1/keys/99999", StatusCode::NOT_FOUND),
+        (Method::DELETE, "/v1/node-tokens/none", StatusCode::NOT_FOUND),
+        (Method::GET, "/v1/usage/abc", StatusCode::UNPROCESSABLE_ENTITY),
+        (Method::GET, "/v1/usage/00000000-0000-0000-0000-000000000000", StatusCode::NOT_FOUND),
+        (Method::POST, "/v1/keys", StatusCode::UNPROCESSABLE_ENTITY),
+    ] {
+        let (got, answer) = gate.call(method.clone(), path, None).await;
+        assert_eq!(got, status, "{method} {path}");
+        assert!(answer["error"]["message"].is_string(), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn usage_is_read_with_names_and_summed() {
+    let gate = Gate::stocked().await;
+    let key = gate.created("/v1/keys", json!({"org": "acme", "name": "ci"})).await;
+    let operation = "018f0000-0000-7000-8000-000000000001";
+    sqlx::query(
+        "insert into usage (day, boot, vm, seq, operation, attempt, last, admitted_at, org_id, key_id, route,
+             requested_model, model_id, backend_id, policy_revision, stream, input, cache_read, cache_write_5m,
+             cache_write_1h, output, reasoning, audio_in, audio_out, images, source, cost_nano, status, ended, total_us, gateway_us)
+         select '2026-01-02', 1, 1, i, $1::uuid, i, i = 2, '2026-01-02T03:04:05Z', o.id, k.id, 'chat.completions',
+             'gpt-4o', m.id, b.id, 1, true, 10, 0, 0, 0, 5, 0, 0, 0, 0, 'reported', 75000, 200, 'complete', 1000, 10
+         from generate_series(1, 2) i, org o, api_key k, model m, backend b",
+    )
+    .bind(operation)
+    .execute(&gate.pool)
+    .await
+    .unwrap();
+    sqlx::query(
+        "insert into usage_hourly (hour, org_id, team_id, user_id, key_id, model_id, backend_id, requests, attempts, input, output, cost_nano)
+         select '2026-01-02T03:00:00Z', o.id, 0, 0, k.id, m.id, b.id, 1, 2, 20, 10, 150000
+         from org o, api_key k, model m, backend b",
+    )
+    .execute(&gate.pool)
+    .await
+    .unwrap();
+    let rows = gate.get(&format!("/v1/usage?key={}", key["id"])).await;
+    let row = &rows["items"][0];
+    assert_eq!((&row["org"], &row["key"], &row["model"]), (&json!("acme"), &json!("ci"), &json!("gpt-4o")));
+    assert_eq!(row["backend"], "openai/gpt-4o-2024-11-20");
+    assert_eq!(gate.get("/v1/usage?to=2026-01-02T03:04:05Z").await["items"], json!([]));
+    let attempts = gate.get(&format!("/v1/usage/{operation}")).await;
+    let numbers: Vec<_> = attempts["attempts"].as_array().unwrap().iter().map(|a| a["attempt"].as_i64()).collect();
+    assert_eq!(numbers, [Some(1), Some(2)]);
+    for (by, what) in [("hour", "2026-01-02T03:00:00Z"), ("day", "2026-01-02"), ("key", "acme/ci"), ("model", "gpt-4o")]
+    {
+        let sums = gate.get(&format!("/v1/usage?by={by}")).await;
+        assert_eq!((&sums["items"][0]["what"], &sums["items"][0]["cost_nano"]), (&json!(what), &json!(150_000)));
+    }
+}

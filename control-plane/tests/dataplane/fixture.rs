@@ -31,6 +31,11 @@ impl Fixture {
         Self { store, sql, url }
     }
 
+    /// After the server was away.
+    pub async fn reconnect(&mut self) {
+        self.sql = PgConnection::connect(&self.url).await.unwrap();
+    }
+
     /// `change` and a bump of `part`, in one transaction. Returns the revision.
     pub async fn commit(&mut self, part: &str, change: &str) -> u64 {
         let mut tx = self.sql.begin().await.unwrap();

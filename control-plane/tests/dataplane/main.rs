@@ -2,7 +2,10 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod envoy;
 mod fixture;
 
 mod era;
+mod flow;
 mod ledger;
+mod sync;

@@ -1,1 +1,27 @@
-fn main() {}
+//! One module per promise, each named after it; PROMISES are in the README. All in one binary, because linking it is dear.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test panics to fail"
+)]
+
+mod bad_policy;
+mod harness;
+mod keys;
+mod p12_client_leaves;
+mod p15_include_usage_hidden;
+mod p16_no_double_billing;
+mod p17_control_plane_down;
+mod p18_any_split;
+mod p19_constant_memory;
+mod p21_byte_identical;
+mod p22_upstream_cut;
+mod p23_each_event_forwarded;
+mod p28_no_credential_leaks;
+mod p29_outages;
+mod p32_big_bodies;
+mod refusals;
+mod sdk;
+mod walking;

@@ -14,6 +14,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{Error, Service, auth};
+use crate::store::SummaryBy;
 
 type Shared = Arc<Service>;
 
@@ -24,6 +25,7 @@ const MAX_BODY_BYTES: usize = 16 << 20;
 #[openapi(
     info(title = "Sluicegate Admin API", description = "Everything an admin can see and change."),
     modifiers(&Bearer),
+    components(schemas(SummaryBy)),
     security(("admin token" = []))
 )]
 struct Api;

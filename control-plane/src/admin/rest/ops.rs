@@ -1,6 +1,7 @@
 //! The file, usage, Envoys, the audit log.
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -11,7 +12,7 @@ use uuid::Uuid;
 use super::extract::{Body, Query};
 use super::{Error, Shared};
 use crate::admin::auth::Actor;
-use crate::admin::{ApplyOutcome, Page, Problem};
+use crate::admin::{ApplyOutcome, Difference, Page, Problem};
 use crate::store::{AuditEntry, Document, EnvoyRow, SummaryRow, UsageFilter, UsageRow};
 
 type Result<T> = std::result::Result<T, Error>;
@@ -87,6 +88,16 @@ async fn explain(State(service): State<Shared>, Path(operation): Path<String>) -
     Ok(Json(Attempts { attempts: service.explain(operation).await? }))
 }
 
+/// Adds to the ledger what only the access log saw. Doing it again adds nothing.
+#[utoipa::path(
+    post, path = "/v1/reconcile", tag = "/v1/usage", operation_id = "reconcile",
+    request_body(content = String, description = "Lines of an Envoy's access log, 16 MiB at most", content_type = "text/plain"),
+    responses((status = 200, body = Difference), (status = "default", body = Problem))
+)]
+async fn reconcile(State(service): State<Shared>, log: Bytes) -> Result<Json<Difference>> {
+    Ok(Json(service.reconcile(&String::from_utf8_lossy(&log)).await?))
+}
+
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -125,6 +136,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(export))
         .routes(routes!(usage))
         .routes(routes!(explain))
+        .routes(routes!(reconcile))
         .routes(routes!(envoys))
         .routes(routes!(audit))
 }

@@ -32,6 +32,9 @@ pub struct Target {
 
 const MAX_TARGETS: usize = 32;
 
+/// Model id, provider, the provider's model, credential, weight.
+type TargetRow = (i32, String, String, Option<String>, Option<i32>);
+
 /// Finds the provider and the credential that a target names.
 async fn resolve(conn: &mut PgConnection, i: usize, target: &Target) -> Result<(i32, Option<i32>), WriteError> {
     let field = |name: &str| format!("targets[{i}].{name}");
@@ -141,7 +144,7 @@ impl Noun for Model {
         .fetch_all(&mut *conn)
         .await?;
         let ids: Vec<i32> = rows.iter().map(|(id, ..)| *id).collect();
-        let targets: Vec<(i32, String, String, Option<String>, Option<i32>)> = sqlx::query_as(
+        let targets: Vec<TargetRow> = sqlx::query_as(
             "select t.model_id, p.name, b.model, c.name, t.weight
              from model_target t join backend b on b.id = t.backend_id join provider p on p.id = b.provider_id
              left join credential c on c.id = t.credential_id

@@ -74,6 +74,9 @@ pub(super) async fn find_in_org(
     }
 }
 
+/// Id, org, team, name, blocked, when created.
+type UserRow = (i32, String, Option<String>, String, bool, chrono::DateTime<chrono::Utc>);
+
 const FIND_TEAM: &str = "select x.id from team x join org o on o.id = x.org_id
      where x.name = $1 and ($2::text is null or o.name = $2) limit 2";
 const FIND_USER: &str = "select x.id from app_user x join org o on o.id = x.org_id
@@ -203,7 +206,7 @@ impl Noun for User {
     }
 
     async fn load(conn: &mut PgConnection, which: Which) -> sqlx::Result<Vec<Stored<Self>>> {
-        let rows: Vec<(i32, String, Option<String>, String, bool, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(
+        let rows: Vec<UserRow> = sqlx::query_as(
             "select u.id, o.name, t.name, u.name, u.blocked, u.created_at
              from app_user u join org o on o.id = u.org_id left join team t on t.id = u.team_id
              where ($1::int is null or u.id = $1) and u.id > $2 order by u.id limit $3",

@@ -164,6 +164,9 @@ impl Price {
     }
 }
 
+/// Id, provider, model, tiers, when created.
+type Row = (i32, String, String, Json<Vec<Tier>>, chrono::DateTime<chrono::Utc>);
+
 const PROVIDER: &str = "select id from provider where name = $1";
 
 impl Noun for Price {
@@ -200,7 +203,7 @@ impl Noun for Price {
     }
 
     async fn load(conn: &mut PgConnection, which: Which) -> sqlx::Result<Vec<Stored<Self>>> {
-        let rows: Vec<(i32, String, String, Json<Vec<Tier>>, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(
+        let rows: Vec<Row> = sqlx::query_as(
             "select r.id, p.name, r.model, r.tiers, r.created_at from price r join provider p on p.id = r.provider_id
              where ($1::int is null or r.id = $1) and r.id > $2 order by r.id limit $3",
         )

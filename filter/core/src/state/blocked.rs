@@ -2,6 +2,7 @@
 
 use super::Stamp;
 use super::bytes::{Fields, Writer};
+use super::rule::{self, Rule};
 use super::store::{SharedData, StoreFault, keys, update};
 use crate::noun::{Owner, OwnerKind};
 
@@ -36,7 +37,7 @@ impl Blocked {
         listed.dedup();
         update(store, keys::BLOCKED, |value| {
             let old = value.and_then(Self::decode).unwrap_or_default();
-            if old.stamp >= stamp {
+            if old.stamp >= stamp && rule::on(Rule::S10Stamp) {
                 return None;
             }
             let mut leaving = old.listed;
@@ -54,7 +55,7 @@ impl Blocked {
     /// Whether `owner` counts as blocked while the keys have come as far as `reached`.
     pub fn blocks(&self, owner: Owner, reached: Stamp) -> bool {
         self.listed.binary_search(&owner).is_ok()
-            || (reached < self.stamp && self.leaving.binary_search(&owner).is_ok())
+            || (reached < self.stamp && rule::on(Rule::S10Leaving) && self.leaving.binary_search(&owner).is_ok())
     }
 
     fn encode(&self) -> Vec<u8> {

@@ -8,6 +8,7 @@ use super::bucket::Bucket;
 use super::head::Head;
 use super::profile::{CompiledProfile, Entry};
 use super::record::{self, KeyRecord};
+use super::rule::{self, Rule};
 use super::store::{SharedData, StoreFault};
 use super::{Boot, Times};
 use crate::noun::{Owner, OwnerKind};
@@ -57,17 +58,18 @@ impl Reader {
         max_staleness_ns: u64,
     ) -> Result<Lookup, StoreFault> {
         let Some(sizes) = self.sizes(store)? else { return Ok(Lookup::NotReady) };
-        let Some(head) = self.head(store)? else { return Ok(Lookup::NotReady) };
+        let [prefix @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = hash;
+        let index = record::bucket_of(prefix, sizes.buckets);
+        let Some((head, bucket)) = self.head_and_bucket(store, index)? else { return Ok(Lookup::NotReady) };
         if head.confirmed == Times::default() {
             // Before the boot's first mark there is no clock to judge an expiry by.
             return Ok(Lookup::NotReady);
         }
-        let [prefix @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = hash;
-        let bucket = Bucket::read(store, record::bucket_of(prefix, sizes.buckets))?;
-        let found = if bucket.stamp < head.floor { None } else { record::find(bucket.records(), prefix) };
+        let found =
+            if bucket.stamp < head.floor && rule::on(Rule::S7) { None } else { record::find(bucket.records(), prefix) };
         let age = now.since(head.confirmed);
         let Some(record) = found else {
-            let can_tell = head.complete && age < CONFIRMED_NS;
+            let can_tell = (head.complete && age < CONFIRMED_NS) || !rule::on(Rule::S8);
             return Ok(if can_tell { Lookup::Unknown } else { Lookup::NotReady });
         };
         if age >= max_staleness_ns {
@@ -84,17 +86,23 @@ impl Reader {
         Ok(Lookup::Known { record, profile, expired })
     }
 
-    /// Head, and in the cache a blocked list that is as new as head says. Nothing is accepted before the first list.
-    fn head<S: SharedData>(&mut self, store: &S) -> Result<Option<Head>, StoreFault> {
+    /// Head and a bucket, and in the cache a blocked list as new as both. Nothing is accepted before the first list.
+    fn head_and_bucket<S: SharedData>(&mut self, store: &S, index: u32) -> Result<Option<(Head, Bucket)>, StoreFault> {
         for _ in 0..RELOADS {
             let head = Head::read(store)?;
             if head.blocked == super::Stamp::ZERO {
                 return Ok(None);
             }
-            if head.blocked <= self.blocked.stamp {
-                return Ok(Some(head));
+            if head.blocked > self.blocked.stamp {
+                self.blocked = Blocked::read(store)?;
+                continue;
             }
-            self.blocked = Blocked::read(store)?;
+            let bucket = Bucket::read(store, index)?;
+            // What is ahead of head may have come since, and before it a list.
+            let ahead = bucket.stamp > head.keys && rule::on(Rule::S8List);
+            if !ahead || Head::read(store)?.blocked <= self.blocked.stamp {
+                return Ok(Some((head, bucket)));
+            }
         }
         Ok(None)
     }

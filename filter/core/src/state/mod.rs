@@ -27,11 +27,14 @@ pub mod credential;
 pub mod feed;
 pub mod head;
 pub mod lookup;
+#[cfg(test)]
+mod model_test;
 pub mod policy_parts;
 pub mod profile;
 pub mod record;
 #[cfg(test)]
 mod reference;
+mod rule;
 pub mod seat;
 pub mod session;
 pub mod store;

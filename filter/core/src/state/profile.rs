@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use prost::Message;
 
 use super::bytes::{Fields, Writer};
+use super::rule::{self, Rule};
 use super::store::{SharedData, StoreFault, keys, update};
 use crate::proto::dataplane as wire;
 
@@ -32,7 +33,7 @@ impl Entry {
     pub fn read<S: SharedData>(store: &S, id: u32, count: u32) -> Result<Option<Self>, StoreFault> {
         let key = keys::profile(id.checked_rem(count).unwrap_or(0));
         let entry = store.get(&key)?.and_then(|(value, _)| Self::decode(&value));
-        Ok(entry.filter(|e| e.id == id))
+        Ok(entry.filter(|e| e.id == id || !rule::on(Rule::S11)))
     }
 
     /// Whether it is the profile that a record of a bucket of `era` means.

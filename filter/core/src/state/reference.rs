@@ -64,6 +64,12 @@ impl Database {
         self.log.clear();
     }
 
+    /// Of an older log, this one lacks what it lacked.
+    pub fn keep_cut_of(&mut self, older: &Self) {
+        self.cut = self.cut.max(older.cut);
+        self.log.retain(|(revision, _)| *revision > self.cut);
+    }
+
     /// Comes back as it was at `backup`, in a new era.
     pub fn restore(&mut self, backup: &Self) {
         *self = Self { era: self.era + 1, ..backup.clone() };

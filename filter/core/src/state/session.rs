@@ -2,6 +2,7 @@
 
 use super::boot::{Boot, Sizes};
 use super::policy_parts::MAX_POLICY_BYTES;
+use super::rule::{self, Rule};
 use super::store::{SharedData, StoreFault};
 use super::{Head, Stamp, Times, blocked, bucket, credential, policy_parts, profile, record};
 use crate::noun::Owner;
@@ -138,6 +139,11 @@ impl Session {
         // The entry may hold a newer list than this one: head says what is there.
         let there = blocked::Blocked::read(store)?.stamp;
         Head::raise(store, |head| head.blocked = there)?;
+        // Keys that follow this list are of a time between what is announced and the list that is here. That one says
+        // nothing of who was blocked then, and came first, so those have not become leaving owners.
+        if reached < stamp && stamp < there && rule::on(Rule::S10Behind) {
+            return Ok(reopen("a newer list of blocked owners is here"));
+        }
         Ok(None)
     }
 }

@@ -1,0 +1,168 @@
+//! The client commands against a real Admin API.
+
+use std::process::{Output, Stdio};
+
+use serde_json::{Value, json};
+use sluicegate_core::exchange::log::{Origin, recorded};
+use sluicegate_core::proto::dataplane::{Ended, Record};
+use tokio::io::AsyncWriteExt as _;
+
+use crate::fixture::{ADMIN_TOKEN, Gate};
+
+struct Cli {
+    gate: Gate,
+    url: String,
+}
+
+impl Cli {
+    async fn new() -> Self {
+        let gate = Gate::stocked().await;
+        let url = gate.served().await;
+        Self { gate, url }
+    }
+
+    async fn run(&self, args: &[&str], input: &str) -> Output {
+        let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+            .args(args)
+            .env_clear()
+            .envs([("SLUICEGATE_URL", self.url.as_str()), ("SLUICEGATE_ADMIN_TOKEN", ADMIN_TOKEN)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // A command that does not read its input may be gone already.
+        let _ = stdin.write_all(input.as_bytes()).await;
+        drop(stdin);
+        child.wait_with_output().await.unwrap()
+    }
+
+    async fn ok(&self, args: &[&str], input: &str) -> String {
+        let output = self.run(args, input).await;
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    async fn fails(&self, args: &[&str], input: &str) -> String {
+        let output = self.run(args, input).await;
+        assert!(!output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_keys_life() {
+    let cli = Cli::new().await;
+    let create = ["keys", "create", "ci", "--org", "acme", "--model", "gpt-4o", "--network", "10.0.0.0/8"];
+    let first = cli.ok(&create, "").await;
+    assert!(first.starts_with("sk-sg-") && first.trim().lines().count() == 1);
+    let second = cli.ok(&["keys", "rotate", "acme/ci"], "").await;
+    assert_ne!(first, second);
+    let list = cli.ok(&["keys", "list"], "").await;
+    assert!(list.starts_with("KEY ID") && list.contains("gpt-4o") && list.contains("10.0.0.0/8"), "{list}");
+    let json: Value = serde_json::from_str(&cli.ok(&["keys", "list", "-o", "json"], "").await).unwrap();
+    assert_eq!(json[0]["name"], "ci");
+    cli.ok(&["keys", "revoke", "acme/ci"], "").await;
+    assert!(cli.fails(&["keys", "revoke", "acme/ci"], "").await.contains("no key is named"));
+    assert_eq!(
+        cli.fails(&["keys", "create", "x", "--org", "none"], "").await,
+        "sluicegate: org: no org is named \"none\"\n"
+    );
+}
+
+#[tokio::test]
+async fn a_file_is_validated_applied_and_exported() {
+    let cli = Cli::new().await;
+    let export = cli.ok(&["export"], "").await;
+    assert!(export.starts_with("version: v1"), "{export}");
+    assert_eq!(cli.ok(&["apply", "-f", "-", "--prune"], &export).await, "");
+    let more = format!("{}- name: umbrella\n{}", section(&export, "orgs"), "keys:\n- {org: umbrella, name: k}\n");
+    let more = format!("version: v1\n{more}");
+    let dry = cli.ok(&["apply", "-f", "-", "--dry-run"], &more).await;
+    assert_eq!(dry, "+ org umbrella\n+ key umbrella/k\n");
+    let done = cli.ok(&["apply", "-f", "-"], &more).await;
+    assert!(done.contains("umbrella/k sk-sg-"), "{done}");
+    cli.ok(&["validate", "-f", "-"], &export).await;
+    let bad = more.replace("umbrella, name: k", "nobody, name: k");
+    assert!(cli.fails(&["validate", "-f", "-"], &bad).await.contains("keys[0].org: no org of this file"));
+    cli.ok(&["validate", "-f", "-", "--partial"], &bad).await;
+    assert!(cli.fails(&["apply", "-f", "-"], &bad).await.contains("keys[0].org: no org is named"));
+}
+
+/// A top-level section of a YAML file, to its end.
+fn section<'a>(file: &'a str, name: &str) -> &'a str {
+    let start = file.find(&format!("\n{name}:")).unwrap() + 1;
+    let length = file[start..].match_indices('\n').map(|(i, _)| i + 1).find(|i| {
+        let rest = &file[start + i..];
+        !rest.starts_with(['-', ' '])
+    });
+    &file[start..start + length.unwrap()]
+}
+
+#[tokio::test]
+async fn an_access_log_is_reconciled_and_explained() {
+    let cli = Cli::new().await;
+    let now = chrono::Utc::now().timestamp_nanos_opt().unwrap();
+    let record = Record {
+        seq: 1,
+        admitted_ns: now,
+        operation: (0..16).collect::<Vec<u8>>().into(),
+        attempt: 1,
+        last: true,
+        requested_model: "gpt-4o".into(),
+        route: "chat.completions".into(),
+        status: 200,
+        ended: Ended::Complete.into(),
+        cost_nano: Some(2_500),
+        ..Record::default()
+    };
+    let line =
+        format!("x POST /v1/chat/completions 200 {}\n", recorded(Origin { boot: 1, vm: 2, context: 3 }, &[record]));
+    for (added, already) in [(1, 0), (0, 1)] {
+        let report: Value = serde_json::from_str(&cli.ok(&["reconcile", "-o", "json"], &line).await).unwrap();
+        assert_eq!((&report["added"], &report["already"]), (&json!(added), &json!(already)));
+    }
+    let request = "00010203-0405-0607-0809-0a0b0c0d0e0f";
+    let told = cli.ok(&["explain", request], "").await;
+    assert!(told.contains(request) && told.contains("$0.0000025") && told.contains("client got 200"), "{told}");
+    assert!(cli.ok(&["usage"], "").await.contains(request));
+    assert!(cli.ok(&["usage", "--by", "day"], "").await.contains("$0.0000025"));
+    assert!(cli.fails(&["usage", "--key", "none"], "").await.contains("no key is named"));
+}
+
+#[tokio::test]
+async fn a_node_token_is_printed_as_its_environment() {
+    let cli = Cli::new().await;
+    let made = cli.ok(&["nodes", "token", "create", "edge"], "").await;
+    assert!(made.starts_with("SLUICEGATE_NODE_TOKEN=sgn-") && made.contains("\nSLUICEGATE_SEAL_KEY="), "{made}");
+    cli.ok(&["nodes", "token", "revoke", "edge"], "").await;
+    assert!(cli.ok(&["nodes", "token", "list"], "").await.contains("edge"));
+    cli.ok(&["nodes", "list"], "").await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_in_one_line() {
+    let cli = Cli::new().await;
+    let wrong = cli.fails(&["keys", "list", "--token", "wrong"], "").await;
+    assert_eq!(wrong, "sluicegate: send a valid admin token: Authorization: Bearer <token>\n");
+    let nobody = cli.fails(&["keys", "list", "--url", "http://127.0.0.1:9"], "").await;
+    assert!(nobody.contains("the control plane at http://127.0.0.1:9/ does not answer"), "{nobody}");
+    // The API has no readiness of its own here; what doctor finds is that nothing is ready.
+    let sick = cli.run(&["doctor"], "").await;
+    assert!(!sick.status.success());
+    let told = String::from_utf8(sick.stdout).unwrap();
+    assert!(told.contains("BAD  Envoys: none was seen") && told.contains("ok   models: 1"), "{told}");
+    assert_eq!(cli.gate.get("/v1/keys").await["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_keyring_is_created_once() {
+    let cli = Cli::new().await;
+    let path = std::env::temp_dir().join(format!("sluicegate-cli-keyring-{}", std::process::id()));
+    let path = path.to_str().unwrap();
+    let _ = std::fs::remove_file(path);
+    cli.ok(&["keyring", "create", path], "").await;
+    assert!(cli.fails(&["keyring", "create", path], "").await.contains("File exists"));
+    std::fs::remove_file(path).unwrap();
+}
