@@ -83,7 +83,7 @@ async fn execute(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run::run(args).await?,
         Command::Serve { args, log_format } => {
-            serve::log::start(log_format, "info");
+            serve::log::start(log_format);
             serve::run(args).await?;
         }
         Command::Apply(c) => file::apply(&c.args, &c.client.connect()?, c.client.output).await?,
