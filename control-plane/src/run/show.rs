@@ -74,16 +74,13 @@ async fn send(http: &reqwest::Client, local: &Local, key: &str, stream: bool) ->
 /// What the model, or the gateway, said.
 fn text(body: &str, stream: bool) -> String {
     let parse = |json: &str| serde_json::from_str::<Value>(json).unwrap_or_default();
-    let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let find = |json: &Value, path: &str| json.pointer(path).and_then(Value::as_str).map(str::to_owned);
     if stream {
         let events = body.lines().filter_map(|line| line.strip_prefix("data: "));
-        return events.map(|event| string(&parse(event)["choices"][0]["delta"]["content"])).collect();
+        return events.map(|event| find(&parse(event), "/choices/0/delta/content").unwrap_or_default()).collect();
     }
     let reply = parse(body);
-    match reply["choices"][0]["message"]["content"].as_str() {
-        Some(content) => content.to_owned(),
-        None => string(&reply["error"]["message"]),
-    }
+    find(&reply, "/choices/0/message/content").or_else(|| find(&reply, "/error/message")).unwrap_or_default()
 }
 
 /// The last attempt of a request, once the ledger has it.

@@ -5,6 +5,8 @@ mod filter;
 mod http;
 pub mod log;
 mod node;
+#[cfg(test)]
+mod tests;
 mod topology;
 
 use std::io;

@@ -20,16 +20,16 @@ const DOES_NOTHING: &str = r#"(module
   (import "env" "proxy_define_metric" (func $define (param i32 i32 i32 i32) (result i32)))
   (import "env" "proxy_increment_metric" (func $increment (param i32 i64) (result i32)))
   (memory (export "memory") 1)
-  (data (i32.const 16) "sluicegate_requests_total.route.chat_completions.model.backend.backend.openai_gpt-4o.status.200")
+  (data (i32.const 16) "sluicegate_requests_total.route[chat.completions].model[backend].backend[openai/gpt-4.1].status[200]")
   (func (export "proxy_abi_version_0_2_1"))
   (func (export "proxy_on_memory_allocate") (param i32) (result i32) (i32.const 4096))
   (func (export "proxy_on_vm_start") (param i32 i32) (result i32) (i32.const 1))
   (func (export "proxy_on_configure") (param i32 i32) (result i32)
-    (drop (call $define (i32.const 0) (i32.const 16) (i32.const 95) (i32.const 8)))
+    (drop (call $define (i32.const 0) (i32.const 16) (i32.const 100) (i32.const 8)))
     (drop (call $increment (i32.load (i32.const 8)) (i64.const 1)))
     (i32.const 1)))"#;
 const METRIC: &str =
-    "sluicegate_requests_total{route=\"chat_completions\",model=\"backend\",backend=\"openai_gpt-4o\",status=\"200\"}";
+    r#"sluicegate_requests_total{route="chat.completions",model="backend",backend="openai/gpt-4.1",status="200"}"#;
 const NODE: &str = "test-node";
 const TOKEN: &str = "4711-of-this-node";
 
