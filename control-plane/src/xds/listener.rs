@@ -79,6 +79,11 @@ fn connection_manager(config: &ListenerConfig) -> hcm::HttpConnectionManager {
         stream_idle_timeout: part::duration(STREAM_IDLE),
         early_header_mutation_extensions: vec![without_list_header()],
         local_reply_config: Some(local_replies()),
+        // So that the gate is asked and can answer in a way that makes clients fall back; Envoy's own is an empty 403.
+        upgrade_configs: vec![hcm::http_connection_manager::UpgradeConfig {
+            upgrade_type: "websocket".to_owned(),
+            ..Default::default()
+        }],
         use_remote_address: part::bool(true),
         xff_num_trusted_hops: config.trusted_hops,
         normalize_path: part::bool(true),
