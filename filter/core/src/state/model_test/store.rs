@@ -1,14 +1,13 @@
 //! The host's store, with traps and other VMs between any two calls.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 
+use crate::state::store::testing::Map;
 use crate::state::store::{Cas, SharedData, StoreFault};
 
 #[derive(Default)]
 pub struct Store {
-    entries: RefCell<HashMap<Vec<u8>, (Vec<u8>, u32)>>,
-    counter: Cell<u32>,
+    map: Map,
     /// Writes until the VM that runs traps.
     writes_left: Cell<Option<u32>>,
     /// Calls until another VM gets its turn, and what it does then.
@@ -50,7 +49,7 @@ impl Store {
 impl SharedData for Store {
     fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u32)>, StoreFault> {
         self.call();
-        Ok(self.entries.borrow().get(key).cloned())
+        self.map.get(key)
     }
 
     fn set(&self, key: &[u8], value: &[u8], cas: Cas) -> Result<bool, StoreFault> {
@@ -59,13 +58,7 @@ impl SharedData for Store {
             Some(0) => return Err(StoreFault::Host(0)),
             left => self.writes_left.set(left.map(|n| n - 1)),
         }
-        let mut entries = self.entries.borrow_mut();
-        let fits = entries.get(key).is_none_or(|(_, there)| *there == cas.number());
-        if fits {
-            self.counter.set(self.counter.get() + 1);
-            entries.insert(key.to_vec(), (value.to_vec(), self.counter.get()));
-        }
-        Ok(fits)
+        self.map.set(key, value, cas)
     }
 }
 
