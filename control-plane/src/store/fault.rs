@@ -98,7 +98,7 @@ impl From<sqlx::Error> for WriteError {
 fn what_was_done(error: &dyn DatabaseError) -> Option<WriteError> {
     match (error.kind(), error.code().as_deref()) {
         (ErrorKind::UniqueViolation, _) => {
-            let (field, message) = taken(error.constraint().unwrap_or_default());
+            let (field, message) = taken(error.constraint()?)?;
             Some(WriteError::Conflict { field: field.to_owned(), message: message.to_owned() })
         }
         // Postgres 18 tells `on delete restrict` (restrict_violation) from other broken references.
@@ -112,10 +112,11 @@ fn what_was_done(error: &dyn DatabaseError) -> Option<WriteError> {
     }
 }
 
-fn taken(constraint: &str) -> (&'static str, &'static str) {
+fn taken(constraint: &str) -> Option<(&'static str, &'static str)> {
     match constraint {
-        "api_key_hash_key" | "api_key_public_id_key" => ("hash", "this key exists already"),
-        "price_provider_id_model_key" => ("model", "this model of this provider has a price already"),
-        _ => ("name", "this name is taken"),
+        "api_key_hash_key" | "api_key_public_id_key" => Some(("hash", "this key exists already")),
+        "price_provider_id_model_key" => Some(("model", "this model of this provider has a price already")),
+        other if other.ends_with("_name_key") => Some(("name", "this name is taken")),
+        _ => None,
     }
 }

@@ -1,5 +1,13 @@
 //! The store's writes and the Admin API against a real Postgres.
 
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "shared with tests that need more of it")]
 mod common;
