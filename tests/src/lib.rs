@@ -4,7 +4,7 @@
 //! The rest are tools: processes, clients, load, faults between the parts.
 //!
 //! Everything runs on one runtime ([`run`]), so what tests share may be used from any of them.
-#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a harness panics to fail a test")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a harness panics to fail a test")]
 
 pub mod admin;
 pub mod client;

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use sluicegate_core::seal::SealKey;
-use tokio::time::{Instant, timeout};
-use tonic::Status;
+use tokio::time::{Instant, sleep, timeout};
 use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
 
 use crate::credentials::Keyring;
 use crate::store::{Node, Store};
 
-/// How long a token that was found is not looked up again. A revocation takes effect on new streams after it.
+/// How long a token that was found is not looked up again: a revocation takes effect after it.
 const FRESH: Duration = Duration::from_secs(10);
 /// How long a token found before is still good while the database is away: nobody can revoke it meanwhile.
 const STALE: Duration = Duration::from_secs(3600);
@@ -34,7 +34,16 @@ pub struct NodeIdentity {
 pub struct Authenticator {
     store: Store,
     keyring: Arc<Keyring>,
+    fresh: Duration,
     found: Arc<Mutex<HashMap<[u8; 32], Found>>>,
+}
+
+/// A token that was good when its stream began.
+#[derive(Debug)]
+pub struct Credentials {
+    pub node: Arc<NodeIdentity>,
+    authenticator: Authenticator,
+    hash: [u8; 32],
 }
 
 #[derive(Clone, Debug)]
@@ -45,26 +54,33 @@ struct Found {
 
 impl Authenticator {
     pub fn new(store: Store, keyring: Arc<Keyring>) -> Self {
-        Self { store, keyring, found: Arc::default() }
+        Self { store, keyring, fresh: FRESH, found: Arc::default() }
+    }
+
+    /// With another time than 10 s until a revocation takes effect.
+    #[must_use]
+    pub fn with_memory(self, fresh: Duration) -> Self {
+        Self { fresh, ..self }
     }
 
     /// By the metadata `authorization: Bearer sgn-...`.
     ///
     /// # Errors
     /// `UNAUTHENTICATED` for none, an unknown, expired or revoked one; `UNAVAILABLE` when that cannot be known now.
-    pub async fn authenticate(&self, metadata: &MetadataMap) -> Result<Arc<NodeIdentity>, Status> {
+    pub async fn authenticate(&self, metadata: &MetadataMap) -> Result<Credentials, Status> {
         let header = metadata.get("authorization").and_then(|value| value.to_str().ok());
         let token = header.and_then(|value| value.strip_prefix("Bearer ")).filter(|token| token.starts_with("sgn-"));
         let Some(token) = token else {
             return Err(Status::unauthenticated("no node token: the metadata `authorization` must be `Bearer sgn-..`"));
         };
-        self.node(&Sha256::digest(token.as_bytes()).into()).await
+        let hash = Sha256::digest(token.as_bytes()).into();
+        Ok(Credentials { node: self.node(&hash).await?, authenticator: self.clone(), hash })
     }
 
     async fn node(&self, hash: &[u8; 32]) -> Result<Arc<NodeIdentity>, Status> {
         let found = self.lock().get(hash).cloned();
         if let Some(found) = &found
-            && found.at.elapsed() < FRESH
+            && found.at.elapsed() < self.fresh
         {
             return Ok(Arc::clone(&found.node));
         }
@@ -102,5 +118,18 @@ impl Authenticator {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], Found>> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Credentials {
+    /// Returns when the token is no longer good: expired, or revoked.
+    pub async fn lost(&self) -> Status {
+        loop {
+            sleep(self.authenticator.fresh).await;
+            match self.authenticator.node(&self.hash).await {
+                Err(status) if status.code() == Code::Unauthenticated => return status,
+                Ok(_) | Err(_) => {}
+            }
+        }
     }
 }

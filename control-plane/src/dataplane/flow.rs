@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn acks_are_packed() {
-        assert_eq!(ranges(vec![]), []);
+        assert!(ranges(vec![]).is_empty());
         assert_eq!(ranges(vec![3, 1, 2, 2, 7]), [1, 3, 7, 1]);
         assert_eq!(ranges(vec![u64::MAX, 0, u64::MAX - 1]), [0, 1, u64::MAX - 1, 2]);
     }

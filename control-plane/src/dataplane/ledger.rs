@@ -74,7 +74,7 @@ impl Ledger {
 
     /// The rows that make sense; their costs are compared with what the control plane would have charged.
     async fn check(&self, records: Vec<Recorded>) -> Option<Vec<LedgerRow>> {
-        let now = self.publisher.latest()?.now_unix_ns();
+        let now = self.publisher.first(COMMIT_TIMEOUT).await?.now_unix_ns();
         let mut rows = Vec::with_capacity(records.len());
         for recorded in &records {
             match LedgerRow::check(recorded, Witness::Flow, now) {

@@ -30,7 +30,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-pub use auth::{Authenticator, NodeIdentity};
+pub use auth::{Authenticator, Credentials, NodeIdentity};
 
 use crate::proto::data_plane_server::{DataPlane, DataPlaneServer};
 use crate::publisher::Publisher;
@@ -105,21 +105,26 @@ impl DataPlane for Service {
     type FlowStream = Down<FlowDown>;
 
     async fn sync(&self, request: Request<Streaming<SyncUp>>) -> Result<Response<Self::SyncStream>, Status> {
-        let node = self.authenticator.authenticate(request.metadata()).await?;
-        let (context, up) = (self.sync.clone(), request.into_inner());
-        Ok(self.stream(move |down| async move { sync::run(context, node, up, down).await }))
+        let credentials = self.authenticator.authenticate(request.metadata()).await?;
+        let (context, node) = (self.sync.clone(), Arc::clone(&credentials.node));
+        let up = request.into_inner();
+        Ok(self.stream(credentials, move |down| async move { sync::run(context, node, up, down).await }))
     }
 
     async fn flow(&self, request: Request<Streaming<FlowUp>>) -> Result<Response<Self::FlowStream>, Status> {
-        self.authenticator.authenticate(request.metadata()).await?;
+        let credentials = self.authenticator.authenticate(request.metadata()).await?;
         let (ledger, up) = (self.ledger.clone(), request.into_inner());
-        Ok(self.stream(move |down| async move { flow::run(ledger, up, down).await }))
+        Ok(self.stream(credentials, move |down| async move { flow::run(ledger, up, down).await }))
     }
 }
 
 impl Service {
     /// Runs a stream in a task of its own; its error is the stream's last word.
-    fn stream<T, F>(&self, run: impl FnOnce(mpsc::Sender<Result<T, Status>>) -> F) -> Response<Down<T>>
+    fn stream<T, F>(
+        &self,
+        credentials: Credentials,
+        run: impl FnOnce(mpsc::Sender<Result<T, Status>>) -> F,
+    ) -> Response<Down<T>>
     where
         T: Send + 'static,
         F: Future<Output = Result<(), Status>> + Send + 'static,
@@ -131,6 +136,7 @@ impl Service {
             let ended = tokio::select! {
                 ended = stream => ended,
                 () = stop.cancelled() => Err(Status::unavailable("this control plane is stopping; connect again")),
+                lost = credentials.lost() => Err(lost),
                 () = gone.closed() => Ok(()),
             };
             if let Err(status) = ended {

@@ -35,16 +35,16 @@ pub(super) struct Offer {
 
 impl Offer {
     /// `has` is the (era, revision) of the policy that the Envoy said it works by.
-    pub(super) fn new(clusters: Arc<dyn ClustersReady>, node: Arc<str>, has: (u64, u64)) -> Self {
+    pub(super) fn new(clusters: Arc<dyn ClustersReady>, node: Arc<str>, has: (u64, u64), now: Instant) -> Self {
         let ready = clusters.watch(&node);
         let grace = if has.1 == 0 { FIRST_GRACE } else { LATER_GRACE };
-        Self { clusters, node, ready, seen: Instant::now(), grace, offered: has, sending: None }
+        Self { clusters, node, ready, seen: now, grace, offered: has, sending: None }
     }
 
     /// The next part to send of the newest policy, if the Envoy may have it now.
-    pub(super) fn next(&mut self, newest: Option<&Arc<PolicyParts>>) -> Option<SyncDown> {
+    pub(super) fn next(&mut self, newest: Option<&Arc<PolicyParts>>, now: Instant) -> Option<SyncDown> {
         if let Some(newest) = newest.filter(|p| (p.era, p.revision) != self.offered)
-            && self.may_have(newest.revision)
+            && self.may_have(newest.revision, now)
         {
             // Parts of an older one that were not sent yet are of no use to anybody.
             self.offered = (newest.era, newest.revision);
@@ -65,12 +65,12 @@ impl Offer {
         Some(SyncDown { m: Some(M::Policy(part)) })
     }
 
-    fn may_have(&mut self, revision: u64) -> bool {
+    fn may_have(&mut self, revision: u64, now: Instant) -> bool {
         if self.clusters.has_stream(&self.node) {
-            self.seen = Instant::now();
+            self.seen = now;
             return self.ready.borrow_and_update().is_some_and(|ready| ready >= revision);
         }
-        self.seen.elapsed() >= self.grace
+        now.duration_since(self.seen) >= self.grace
     }
 
     /// When to ask again though nothing happened.
@@ -116,59 +116,58 @@ mod tests {
         Arc::new(PolicyParts { era: 1, revision, parts: vec![Bytes::new(); parts] })
     }
 
-    fn sent(offer: &mut Offer, policy: &Arc<PolicyParts>) -> Vec<(u64, u32, u32)> {
-        std::iter::from_fn(|| match offer.next(Some(policy))?.m? {
+    /// All that it sends at `now`.
+    fn sent(offer: &mut Offer, policy: &Arc<PolicyParts>, now: Instant) -> Vec<(u64, u32, u32)> {
+        std::iter::from_fn(|| match offer.next(Some(policy), now)?.m? {
             M::Policy(part) => Some((part.revision, part.index, part.count)),
             other => panic!("{other:?}"),
         })
         .collect()
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_policy_waits_for_its_clusters() {
-        let xds = Xds::new(true);
-        let mut offer = Offer::new(xds.clone(), "n".into(), (0, 0));
-        assert_eq!(sent(&mut offer, &policy(5, 2)), []);
+    #[test]
+    fn a_policy_waits_for_its_clusters() {
+        let (xds, now) = (Xds::new(true), Instant::now());
+        let mut offer = Offer::new(xds.clone(), "n".into(), (0, 0), now);
         xds.ready.send_replace(Some(4));
-        tokio::time::advance(Duration::from_secs(100)).await;
-        assert_eq!(sent(&mut offer, &policy(5, 2)), [], "however long it takes");
+        let later = now + Duration::from_secs(100);
+        assert_eq!(sent(&mut offer, &policy(5, 2), later), [], "however long it takes");
         xds.ready.send_replace(Some(5));
-        assert_eq!(sent(&mut offer, &policy(5, 2)), [(5, 0, 2), (5, 1, 2)]);
-        assert_eq!(sent(&mut offer, &policy(5, 2)), [], "once");
+        assert_eq!(sent(&mut offer, &policy(5, 2), later), [(5, 0, 2), (5, 1, 2)]);
+        assert_eq!(sent(&mut offer, &policy(5, 2), later), [], "once");
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn who_has_no_xds_stream_is_not_waited_for_for_long() {
-        let mut first = Offer::new(Xds::new(false), "n".into(), (0, 0));
-        let mut later = Offer::new(Xds::new(false), "n".into(), (1, 4));
-        tokio::time::advance(Duration::from_secs(2)).await;
-        assert_eq!(sent(&mut first, &policy(5, 1)), [(5, 0, 1)]);
-        assert_eq!(sent(&mut later, &policy(5, 1)), []);
-        tokio::time::advance(Duration::from_secs(33)).await;
-        assert_eq!(sent(&mut later, &policy(5, 1)), [(5, 0, 1)]);
+    #[test]
+    fn who_has_no_xds_stream_is_not_waited_for_for_long() {
+        let now = Instant::now();
+        let mut first = Offer::new(Xds::new(false), "n".into(), (0, 0), now);
+        let mut later = Offer::new(Xds::new(false), "n".into(), (1, 4), now);
+        assert_eq!(sent(&mut first, &policy(5, 1), now), []);
+        assert_eq!(sent(&mut first, &policy(5, 1), now + FIRST_GRACE), [(5, 0, 1)]);
+        assert_eq!(sent(&mut later, &policy(5, 1), now + FIRST_GRACE), []);
+        assert_eq!(sent(&mut later, &policy(5, 1), now + LATER_GRACE), [(5, 0, 1)]);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_lost_xds_stream_may_come_back_first() {
-        let xds = Xds::new(true);
+    #[test]
+    fn a_lost_xds_stream_may_come_back_first() {
+        let (xds, now) = (Xds::new(true), Instant::now());
         xds.ready.send_replace(Some(4));
-        let mut offer = Offer::new(xds.clone(), "n".into(), (1, 3));
-        assert_eq!(sent(&mut offer, &policy(4, 1)), [(4, 0, 1)]);
-        tokio::time::advance(Duration::from_secs(100)).await;
-        assert_eq!(sent(&mut offer, &policy(5, 1)), []);
+        let mut offer = Offer::new(xds.clone(), "n".into(), (1, 3), now);
+        assert_eq!(sent(&mut offer, &policy(4, 1), now), [(4, 0, 1)]);
+        let later = now + Duration::from_secs(100);
+        assert_eq!(sent(&mut offer, &policy(5, 1), later), []);
         *xds.stream.lock().unwrap() = false;
-        assert_eq!(sent(&mut offer, &policy(5, 1)), []);
-        tokio::time::advance(LATER_GRACE).await;
-        assert_eq!(sent(&mut offer, &policy(5, 1)), [(5, 0, 1)]);
+        assert_eq!(sent(&mut offer, &policy(5, 1), later), []);
+        assert_eq!(sent(&mut offer, &policy(5, 1), later + LATER_GRACE), [(5, 0, 1)]);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_newer_policy_replaces_the_rest_of_an_older() {
-        let xds = Xds::new(true);
+    #[test]
+    fn a_newer_policy_replaces_the_rest_of_an_older() {
+        let (xds, now) = (Xds::new(true), Instant::now());
         xds.ready.send_replace(Some(9));
-        let mut offer = Offer::new(xds, "n".into(), (1, 5));
-        assert_eq!(sent(&mut offer, &policy(5, 1)), [], "it has that");
-        assert!(offer.next(Some(&policy(6, 3))).is_some());
-        assert_eq!(sent(&mut offer, &policy(7, 2)), [(7, 0, 2), (7, 1, 2)]);
+        let mut offer = Offer::new(xds, "n".into(), (1, 5), now);
+        assert_eq!(sent(&mut offer, &policy(5, 1), now), [], "it has that");
+        assert!(offer.next(Some(&policy(6, 3)), now).is_some());
+        assert_eq!(sent(&mut offer, &policy(7, 2), now), [(7, 0, 2), (7, 1, 2)]);
     }
 }

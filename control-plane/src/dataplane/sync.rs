@@ -11,7 +11,7 @@ use sluicegate_core::proto::dataplane::{
 use sluicegate_core::seal::{NONCE_BYTES, seal};
 use sluicegate_core::state::feed::{Feed, HelloFacts, Next};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
 
 use super::fence::{Fence, Subscriber};
@@ -211,7 +211,7 @@ impl Sync {
             },
             subscriber: hello.subscriber,
             feed: Feed::new(facts),
-            offer: Offer::new(Arc::clone(&context.clusters), hello.node.as_str().into(), has_policy),
+            offer: Offer::new(Arc::clone(&context.clusters), hello.node.as_str().into(), has_policy, Instant::now()),
             credentials: HashMap::new(),
             blocked_sent: false,
             node,
@@ -296,7 +296,7 @@ impl Sync {
     }
 
     fn policy_or_credential(&mut self) -> Option<SyncDown> {
-        self.offer.next(self.view.policy.as_ref()).or_else(|| self.credential())
+        self.offer.next(self.view.policy.as_ref(), Instant::now()).or_else(|| self.credential())
     }
 
     /// The next credential that this stream has not sent, sealed; or the withdrawal of one that is gone.

@@ -9,8 +9,10 @@ mod index;
 mod published;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 pub use index::{Change, KeyIndex, MAX_BUCKETS};
 pub use published::{Credential, MAX_PART_BYTES, PolicyParts, Published};
@@ -41,6 +43,11 @@ impl Publisher {
 
     pub fn latest(&self) -> Option<Arc<Published>> {
         self.latest.borrow().clone()
+    }
+
+    /// The latest state, waited for when there was no reading yet. `None` when there is none within `patience`.
+    pub async fn first(&self, patience: Duration) -> Option<Arc<Published>> {
+        timeout(patience, self.latest.clone().wait_for(Option::is_some)).await.ok()?.ok()?.clone()
     }
 
     /// Reads again without waiting for the next second: a new stream wants a fresh clock. Many at once are one reading.

@@ -120,6 +120,10 @@ impl ControlPlane {
         store: &Store,
         keyring: &Arc<Keyring>,
     ) -> Result<(), ServeError> {
+        let (upkeep, stop) = (store.clone(), self.stop.child_token());
+        self.spawn(async move {
+            let _ = stop.run_until_cancelled(upkeep.keep_up()).await;
+        });
         let publisher = Publisher::spawn(store.clone(), Arc::clone(keyring));
         let clusters = Arc::new(xds::Publisher::new(&config.listener));
         let ready = ClustersReady::default();

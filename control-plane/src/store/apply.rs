@@ -242,7 +242,7 @@ impl Write {
         for (i, noun) in nouns.iter().enumerate() {
             let done = match stored.remove(&noun.handle()) {
                 None => noun::create(self, noun).await.map(|_| Some((ChangeKind::Create, Map::new()))),
-                Some(old) => noun::change(self, &old, noun).await.map(|fields| fields.map(|f| (ChangeKind::Update, f))),
+                Some(old) => self.make_so(&old, noun).await.map(|fields| fields.map(|f| (ChangeKind::Update, f))),
             };
             let done = done.map_err(|e| e.under(&format!("{section}[{i}]")))?;
             changes.extend(done.map(|(action, fields)| Change {
@@ -253,6 +253,15 @@ impl Write {
             }));
         }
         Ok(stored.into_values().collect())
+    }
+
+    /// What is right already is not even held: most of a file usually is.
+    async fn make_so<T: Noun>(&mut self, old: &Stored<T>, new: &T) -> Result<Option<Map<String, Value>>, WriteError> {
+        if !noun::differs(self, old, new).await? {
+            return Ok(None);
+        }
+        let old = noun::hold::<T>(self, old.id).await?;
+        noun::change(self, &old, new).await
     }
 
     async fn prune<T: Noun>(&mut self, rest: Vec<Stored<T>>, changes: &mut Vec<Change>) -> Result<(), WriteError> {

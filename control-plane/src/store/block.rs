@@ -6,19 +6,43 @@ use sluicegate_core::noun::OwnerKind;
 use super::noun::{self, BlockFacts, Noun, Org, Team, User};
 use super::{Action, Store, StoreError, Write, WriteError};
 
-/// What can be blocked as a whole.
+/// What can be blocked as a whole. All statements take its id.
 pub trait Blockable: Noun<Facts = BlockFacts> {
     const OWNER: OwnerKind;
+    const SET_BLOCKED: &'static str;
+    /// Takes its row, so that no key is made under it meanwhile.
+    const CLOSE: &'static str;
+    /// The first four bytes of its keys' hashes.
+    const PREFIXES: &'static str;
+    const DELETE: &'static str;
 }
 
 impl Blockable for Org {
     const OWNER: OwnerKind = OwnerKind::Org;
+    const SET_BLOCKED: &'static str = "update org set blocked = $2 where id = $1";
+    const CLOSE: &'static str = "select from org where id = $1 for update";
+    const PREFIXES: &'static str =
+        "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from api_key where org_id = $1";
+    const DELETE: &'static str = "delete from org where id = $1";
 }
+
 impl Blockable for Team {
     const OWNER: OwnerKind = OwnerKind::Team;
+    const SET_BLOCKED: &'static str = "update team set blocked = $2 where id = $1";
+    const CLOSE: &'static str = "select from team where id = $1 for update";
+    /// Those of its users too: a user's keys are in the user's team.
+    const PREFIXES: &'static str =
+        "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from api_key where team_id = $1";
+    const DELETE: &'static str = "delete from team where id = $1";
 }
+
 impl Blockable for User {
     const OWNER: OwnerKind = OwnerKind::User;
+    const SET_BLOCKED: &'static str = "update app_user set blocked = $2 where id = $1";
+    const CLOSE: &'static str = "select from app_user where id = $1 for update";
+    const PREFIXES: &'static str =
+        "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from api_key where user_id = $1";
+    const DELETE: &'static str = "delete from app_user where id = $1";
 }
 
 impl Write {
@@ -27,67 +51,39 @@ impl Write {
     /// # Errors
     /// Where there is none.
     pub async fn set_blocked<T: Blockable>(&mut self, reference: &str, blocked: bool) -> Result<i32, WriteError> {
-        let owner = noun::fetch::<T>(self.conn(), reference).await?;
-        let kind = T::OWNER as i16;
-        sqlx::query(match T::OWNER {
-            OwnerKind::Org => "update org set blocked = $2 where id = $1",
-            OwnerKind::Team => "update team set blocked = $2 where id = $1",
-            OwnerKind::User => "update app_user set blocked = $2 where id = $1",
-            OwnerKind::Key => "update api_key set disabled = $2 where id = $1",
-        })
-        .bind(owner.id)
-        .bind(blocked)
-        .execute(self.conn())
-        .await?;
-        let changed = if blocked {
+        let id = noun::fetch::<T>(self.conn(), reference).await?.id;
+        let owner = noun::hold::<T>(self, id).await?;
+        if owner.facts.blocked == blocked {
+            return Ok(id);
+        }
+        sqlx::query(T::SET_BLOCKED).bind(id).bind(blocked).execute(self.conn()).await?;
+        if blocked {
             sqlx::query("insert into blocked_owner (kind, id) values ($1, $2) on conflict do nothing")
         } else {
             sqlx::query("delete from blocked_owner where kind = $1 and id = $2")
         }
-        .bind(kind)
-        .bind(owner.id)
+        .bind(T::OWNER as i16)
+        .bind(id)
         .execute(self.conn())
-        .await?
-        .rows_affected()
-            > 0;
-        if changed {
-            self.blocks_changed();
-            let action = if blocked { Action::Block } else { Action::Unblock };
-            self.audit(action, T::KIND, owner.noun.handle(), json!({}));
-        }
-        Ok(owner.id)
+        .await?;
+        self.blocks_changed();
+        let action = if blocked { Action::Block } else { Action::Unblock };
+        self.audit(action, T::KIND, owner.noun.handle(), json!({}));
+        Ok(id)
     }
 }
 
 /// Deletes an owner with all it has. It is listed as blocked for a day, so that Envoys refuse at once, before the
 /// change of each of its keys has reached them.
-pub(super) async fn remove_owner(write: &mut Write, kind: OwnerKind, id: i32) -> Result<(), WriteError> {
-    // The owner's row is taken first, so that no key is made under it meanwhile.
-    let (lock, prefixes, delete) = match kind {
-        OwnerKind::Org => (
-            "select id from org where id = $1 for update",
-            "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from api_key where org_id = $1",
-            "delete from org where id = $1",
-        ),
-        OwnerKind::Team => (
-            "select id from team where id = $1 for update",
-            "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from api_key where team_id = $1",
-            "delete from team where id = $1",
-        ),
-        OwnerKind::User | OwnerKind::Key => (
-            "select id from app_user where id = $1 for update",
-            "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from api_key where user_id = $1",
-            "delete from app_user where id = $1",
-        ),
-    };
-    sqlx::query(lock).bind(id).execute(write.conn()).await?;
-    let prefixes: Vec<i32> = sqlx::query_scalar(prefixes).bind(id).fetch_all(write.conn()).await?;
-    sqlx::query(delete).bind(id).execute(write.conn()).await?;
+pub(super) async fn remove_owner<T: Blockable>(write: &mut Write, id: i32) -> Result<(), WriteError> {
+    sqlx::query(T::CLOSE).bind(id).execute(write.conn()).await?;
+    let prefixes: Vec<i32> = sqlx::query_scalar(T::PREFIXES).bind(id).fetch_all(write.conn()).await?;
+    sqlx::query(T::DELETE).bind(id).execute(write.conn()).await?;
     sqlx::query(
         "insert into blocked_owner (kind, id, gone_at) values ($1, $2, now())
          on conflict (kind, id) do update set gone_at = excluded.gone_at",
     )
-    .bind(kind as i16)
+    .bind(T::OWNER as i16)
     .bind(id)
     .execute(write.conn())
     .await?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use chrono::{Days, NaiveDate};
+use tokio::time::sleep;
 
 use super::{Store, StoreError};
 
@@ -10,13 +11,16 @@ use super::{Store, StoreError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     pub key_changes: u64,
-    pub blocked: u64,
+    /// Deleted owners whose block was kept for a day.
+    pub gone_owners: u64,
     pub policies: u64,
     pub partitions: u64,
 }
 
 /// How often [`Store::maintain`] is due.
-pub const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(3600);
+const INTERVAL: Duration = Duration::from_secs(3600);
+/// After a round that failed.
+const RETRY: Duration = Duration::from_secs(30);
 
 const PARTITIONS_AHEAD: u64 = 7;
 
@@ -34,7 +38,7 @@ impl Store {
                    (select max(revision) from key_change where at < now() - interval '24 hours')",
             )
             .await?;
-        swept.blocked = self.forget_gone_owners().await?;
+        swept.gone_owners = self.forget_gone_owners().await?;
         // Superseded for 30 days and in force nowhere: no record that it priced can still come.
         swept.policies = self
             .execute(
@@ -82,6 +86,22 @@ impl Store {
         sqlx::query(sqlx::AssertSqlSafe(create)).execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(true)
+    }
+
+    /// Maintains at once and then every hour; the caller drops it to end it.
+    pub async fn keep_up(self) {
+        loop {
+            match self.maintain().await {
+                Ok(swept) => {
+                    tracing::debug!(?swept, "maintained the store");
+                    sleep(INTERVAL).await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "could not maintain the store");
+                    sleep(RETRY).await;
+                }
+            }
+        }
     }
 
     async fn execute(&self, statement: &'static str) -> Result<u64, StoreError> {

@@ -32,7 +32,7 @@ pub use feed::{
     Reading,
 };
 pub use ledger::{Inserted, LedgerRow, Reconciled, Recorded, Rejection, Witness};
-pub use maintenance::{MAINTENANCE_INTERVAL, Swept};
+pub use maintenance::Swept;
 pub use node_token::{IssuedToken, NewNodeToken, Node, NodeToken};
 pub(crate) use noun::credential_context;
 pub use policy::{Cluster, ProviderEndpoint};

@@ -141,11 +141,13 @@ impl Write {
     /// # Errors
     /// [`WriteError::Invalid`] where the policy that results is refused; its field names the noun.
     pub async fn commit(mut self) -> Result<i64, WriteError> {
-        let next = self.lock().await?;
         if self.audit.is_empty() {
+            let current =
+                sqlx::query_scalar("select revision from revision where one").fetch_one(&mut *self.tx).await?;
             self.tx.rollback().await?;
-            return Ok(next - 1);
+            return Ok(current);
         }
+        let next = self.lock().await?;
         let policy = self.policy && policy::rebuild(&mut self.tx, next).await?;
         self.write_key_changes(next).await?;
         self.write_credentials(next).await?;

@@ -103,6 +103,8 @@ fn router(config: &ListenerConfig) -> hcm::HttpFilter {
     let codec = part::http_filter("envoy.filters.http.upstream_codec", UpstreamCodec::default());
     let router = Router {
         upstream_http_filters: vec![plugin(config, names::ADAPTER, Role::Adapter), codec],
+        // What Envoy tells upstreams about timeouts is not a provider's business.
+        suppress_envoy_headers: true,
         ..Default::default()
     };
     part::http_filter("envoy.filters.http.router", router)

@@ -45,6 +45,8 @@ const NOT_FOR_PROVIDERS: &[&str] = &[
     "x-litellm-api-key",
     "x-portkey-api-key",
     "x-forwarded-for",
+    // Our own: by now it has done its work.
+    names::LIST_HEADER,
 ];
 
 /// The whole route table. It never changes: which list a request goes to is in its header.
@@ -57,8 +59,6 @@ pub fn table() -> RouteConfiguration {
             routes: vec![admitted(), catch_all_bodyless(), catch_all()],
             // On the virtual host it survives the change of route at admission.
             request_body_buffer_limit: Some(pb::UInt64Value { value: u64::from(BUFFER_LIMIT) }),
-            // The adapter counts attempts by it.
-            include_request_attempt_count: true,
             ..Default::default()
         }],
         ..Default::default()

@@ -41,7 +41,9 @@ async fn no_writers_change_is_missing_from_the_last_policy() {
     let writers = (0..16).map(|writer| {
         let gate = &gate;
         async move {
-            let model = json!({"name": format!("m{writer}"), "targets": [{"provider": "openai", "model": "x"}]});
+            // Backends of their own: nothing but the counter makes them wait for each other.
+            let target = json!({"provider": "openai", "model": format!("x{writer}")});
+            let model = json!({"name": format!("m{writer}"), "targets": [target]});
             gate.created("/v1/models", model).await;
         }
     });
@@ -82,4 +84,42 @@ async fn a_key_made_while_its_org_is_deleted_is_refused_or_deleted() {
     }
     let keys: i64 = sqlx::query_scalar("select count(*) from api_key").fetch_one(&gate.pool).await.unwrap();
     assert_eq!(keys, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_changes_of_one_noun_are_both_kept() {
+    let gate = Gate::stocked().await;
+    gate.created("/v1/keys", json!({"org": "acme", "name": "ci"})).await;
+    for round in 0..20 {
+        let disabled = round % 2 == 0;
+        let year = 2030 + round;
+        futures::join!(
+            gate.patched("/v1/keys/ci", json!({"disabled": disabled})),
+            gate.patched("/v1/keys/ci", json!({"expires_at": format!("{year}-01-01T00:00:00Z")})),
+            gate.patched("/v1/keys/ci", json!({"networks": [format!("10.0.0.{round}/32")]})),
+        );
+        let key = gate.get("/v1/keys/ci").await;
+        assert_eq!(key["disabled"], json!(disabled));
+        assert_eq!(key["expires_at"], json!(format!("{year}-01-01T00:00:00Z")));
+        assert_eq!(key["networks"], json!([format!("10.0.0.{round}/32")]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_owner_blocked_while_it_is_deleted_stays_in_the_list_only_as_gone() {
+    let gate = Gate::stocked().await;
+    for round in 0..10 {
+        let org = format!("org{round}");
+        gate.created("/v1/orgs", json!({"name": org})).await;
+        let block = format!("/v1/orgs/{org}/block");
+        futures::join!(
+            async { gate.deleted(&format!("/v1/orgs/{org}")).await },
+            gate.call(http::Method::POST, &block, Some(json!({})))
+        );
+    }
+    let for_ever: i64 = sqlx::query_scalar("select count(*) from blocked_owner where gone_at is null")
+        .fetch_one(&gate.pool)
+        .await
+        .unwrap();
+    assert_eq!(for_ever, 0);
 }

@@ -139,13 +139,24 @@ async fn who_is_not_one_of_us_is_refused() {
     assert!(status.message().contains("1.38.2"), "{status}");
     let nameless = wire::Hello { node: String::new(), ..envoy.hello() };
     assert_eq!(refused(&control, nameless).await.code(), Code::InvalidArgument);
-    let token = std::mem::replace(&mut control.token, "sgn-nobody".into());
-    assert_eq!(refused(&control, envoy.hello()).await.code(), Code::Unauthenticated);
-    control.token = token;
+    for token in ["sgn-nobody", "", "sk-sg-a-b"] {
+        control.token = token.into();
+        assert_eq!(refused(&control, envoy.hello()).await.code(), Code::Unauthenticated);
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_token_ends_open_streams() {
+    let fixture = Fixture::new().await;
+    let control = Control::start(&fixture.store).await;
+    let mut envoy = Envoy::new(1);
+    let mut sync = envoy.connect(&control).await;
+    envoy.until(&mut sync, |e| e.complete).await;
     let mut write = fixture.store.begin("test", &control.keyring).await.unwrap();
     write.revoke_node_token("node").await.unwrap();
     write.commit().await.unwrap();
-    assert_eq!(refused(&control, envoy.hello()).await.code(), Code::Unauthenticated);
+    assert_eq!(sync.end().await.code(), Code::Unauthenticated);
+    assert_eq!(connect(&control, envoy.hello()).await.err().map(|s| s.code()), Some(Code::Unauthenticated));
 }
 
 #[tokio::test]

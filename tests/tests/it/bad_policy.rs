@@ -43,8 +43,10 @@ fn by_the_admin_api() {
     });
 }
 
+type Spoil = fn(&mut Snapshot);
+
 /// Each spoils a good snapshot, with the field that must be named.
-fn spoilt() -> Vec<(fn(&mut Snapshot), &'static str)> {
+fn spoilt() -> Vec<(Spoil, &'static str)> {
     vec![
         (|s| s.models[0].lists.clear(), "models[0].lists"),
         (|s| s.models[0].lists[0].positions[0] = Position { backend: 9_999, credential: 0 }, "backend"),

@@ -29,10 +29,13 @@ async fn create_and_revoke(stack: &Stack, what: &str) {
     stack.admin.org(what).await.unwrap();
     let (mut created, mut revoked) = (Vec::new(), Vec::new());
     for i in 0..TRIES {
+        // From before the call: the commit is somewhere in it.
+        let since = Instant::now();
         let key = stack.admin.key(what, &format!("k{i}"), json!({})).await.unwrap();
-        created.push(until(stack, &key.secret, 200, Instant::now()).await);
+        created.push(until(stack, &key.secret, 200, since).await);
+        let since = Instant::now();
         stack.admin.revoke(key.id).await.unwrap();
-        revoked.push(until(stack, &key.secret, 401, Instant::now()).await);
+        revoked.push(until(stack, &key.secret, 401, since).await);
     }
     check(&format!("created, {what}"), &created);
     check(&format!("revoked, {what}"), &revoked);
@@ -126,8 +129,8 @@ async fn blocking_an_org(stack: &Stack) {
     }
     let mut blocked = Vec::new();
     for _ in 0..5 {
-        stack.admin.block_org("big").await.unwrap();
         let since = Instant::now();
+        stack.admin.block_org("big").await.unwrap();
         for key in &some {
             blocked.push(until(stack, key, 403, since).await);
         }

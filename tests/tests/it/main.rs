@@ -24,4 +24,5 @@ mod p29_outages;
 mod p32_big_bodies;
 mod refusals;
 mod sdk;
+mod tls_to_providers;
 mod walking;

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use scripted_provider::{Answer, Chat, Content, Provider, Rule, Script, Text, ToolCall};
-use sluicegate_tests::stack::{CHAT, EMBED, PROVIDER_SECRET, Scene, Stack};
+use serde_json::json;
+use sluicegate_tests::stack::{ALIAS, CHAT, EMBED, PROVIDER_SECRET, Scene, Stack};
 use sluicegate_tests::{side_by_side, tools};
 use tokio::process::Command;
 
@@ -49,11 +50,10 @@ fn rules() -> Vec<Rule> {
         tool_calls: vec![call("call_1", &["{\"city\":", "\"Köln\"}"]), call("call_2", &["{\"city\":\"東京\"}"])],
         ..Chat::default()
     };
-    let mut unknown =
-        serde_json::json!({"error": {"message": "no", "type": "invalid_request_error", "param": "model"}});
+    let mut unknown = json!({"error": {"message": "no", "type": "invalid_request_error", "param": "model"}});
     unknown["error"]["code"] = "model_not_found".into();
     let models =
-        Answer { content: Content::Models([CHAT, EMBED, "alias"].map(str::to_owned).into()), ..Answer::default() };
+        Answer { content: Content::Models([CHAT, EMBED, ALIAS].map(str::to_owned).into()), ..Answer::default() };
     vec![
         Rule::any().with_tools().answer(tools),
         Rule::any().model("no-such-model").answer(Answer::json(404, unknown.to_string())),
@@ -65,7 +65,7 @@ async fn unchanged(version: &str) {
     let python = interpreter(version).await;
     let script = rules().into_iter().fold(Script::new().require_bearer(PROVIDER_SECRET), Script::rule);
     let provider = Provider::start(script).await.unwrap();
-    let scene: Scene<'_> = Stack::shared().await.scene("sdk").await;
+    let scene: Scene<'_> = Scene::new(Stack::shared().await, "sdk", json!({"models": [CHAT, EMBED, ALIAS]})).await;
     rules().into_iter().for_each(|rule| scene.rule(rule));
     let direct = calls(&python, &provider.base_url(), PROVIDER_SECRET, &scene.tag).await;
     let through = calls(&python, &scene.stack.envoy.base_url(), &scene.key.secret, &scene.tag).await;

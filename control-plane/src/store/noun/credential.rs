@@ -46,6 +46,7 @@ impl Credential {
 
 impl Noun for Credential {
     const KIND: &'static str = "credential";
+    const HOLD: &'static str = "select from credential where id = $1 for no key update";
     type Facts = CredentialFacts;
 
     fn handle(&self) -> String {

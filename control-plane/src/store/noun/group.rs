@@ -19,6 +19,7 @@ pub struct Group {
 
 impl Noun for Group {
     const KIND: &'static str = "group";
+    const HOLD: &'static str = "select from envoy_group where id = $1 for no key update";
     type Facts = NoFacts;
 
     fn handle(&self) -> String {

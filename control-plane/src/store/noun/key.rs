@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::super::{Action, Fault, Write, WriteError, profile};
 use super::owner::{find_in_org, org_of, team_of};
-use super::{Noun, Stored, Which, check_name, fetch};
+use super::{Noun, Stored, Which, check_name, fetch, hold};
 use crate::credentials::{Secret, random};
 
 /// What a client authenticates with: `sk-sg-<id>-<secret>`.
@@ -210,6 +210,7 @@ impl TryFrom<Row> for Stored<Key> {
 
 impl Noun for Key {
     const KIND: &'static str = "key";
+    const HOLD: &'static str = "select from api_key where id = $1 for no key update";
     type Facts = KeyFacts;
 
     fn handle(&self) -> String {
@@ -361,7 +362,8 @@ impl Write {
     /// # Errors
     /// Where there is none.
     pub async fn rotate_key(&mut self, reference: &str) -> Result<i32, WriteError> {
-        let key = fetch::<Key>(self.conn(), reference).await?;
+        let id = fetch::<Key>(self.conn(), reference).await?.id;
+        let key = hold::<Key>(self, id).await?;
         let fresh = Fresh::make()?;
         replace(self, key.id, &fresh).await?;
         self.audit(Action::Rotate, Key::KIND, key.noun.handle(), json!({ "key_id": fresh.id }));

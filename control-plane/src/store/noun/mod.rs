@@ -70,6 +70,8 @@ impl Which {
 /// What all nouns can do.
 pub trait Noun: Serialize + DeserializeOwned + ToSchema + Clone + Send + Sync + 'static {
     const KIND: &'static str;
+    /// Takes the row with an id until the end of the write, so that two changes of one noun follow each other.
+    const HOLD: &'static str;
     /// What the store knows of it besides what was declared.
     type Facts: Serialize + ToSchema + Clone + Send + Sync + 'static;
 
@@ -111,7 +113,13 @@ pub(super) async fn create<T: Noun>(write: &mut Write, noun: &T) -> Result<i32, 
     Ok(id)
 }
 
-/// Checks, stores and notes a changed noun; returns what changed, `None` for nothing.
+/// Takes a noun for the rest of the write and reads it as it is now.
+pub(super) async fn hold<T: Noun>(write: &mut Write, id: i32) -> Result<Stored<T>, WriteError> {
+    sqlx::query(T::HOLD).bind(id).execute(write.conn()).await?;
+    fetch(write.conn(), &id.to_string()).await
+}
+
+/// Checks, stores and notes a changed noun; returns what changed, `None` for nothing. `old` is held.
 pub(super) async fn change<T: Noun>(
     write: &mut Write,
     old: &Stored<T>,
@@ -128,6 +136,11 @@ pub(super) async fn change<T: Noun>(
     new.update(write, old.id, &old.noun).await?;
     write.audit(Action::Update, T::KIND, new.handle(), Value::Object(changes.clone()));
     Ok(Some(changes))
+}
+
+/// Whether `new` would change anything.
+pub(super) async fn differs<T: Noun>(write: &mut Write, old: &Stored<T>, new: &T) -> Result<bool, WriteError> {
+    Ok(!difference(&old.noun, new).is_empty() || T::hidden_change(write.conn(), old.id, new).await?)
 }
 
 pub(super) async fn delete<T: Noun>(write: &mut Write, old: &Stored<T>) -> Result<(), WriteError> {
@@ -159,7 +172,8 @@ impl Write {
     /// # Errors
     /// As [`Write::create`]; an unknown field is a fault.
     pub async fn patch<T: Noun>(&mut self, reference: &str, patch: Map<String, Value>) -> Result<i32, WriteError> {
-        let old = fetch::<T>(self.conn(), reference).await?;
+        let id = fetch::<T>(self.conn(), reference).await?.id;
+        let old = hold::<T>(self, id).await?;
         let mut merged = declared(&old.noun);
         if let Value::Object(fields) = &mut merged {
             for (field, value) in patch {
@@ -177,7 +191,8 @@ impl Write {
     /// # Errors
     /// Where there is none, or something uses it.
     pub async fn delete<T: Noun>(&mut self, reference: &str) -> Result<(), WriteError> {
-        let old = fetch::<T>(self.conn(), reference).await?;
+        let id = fetch::<T>(self.conn(), reference).await?.id;
+        let old = hold::<T>(self, id).await?;
         delete(self, &old).await
     }
 }
@@ -247,12 +262,24 @@ pub(super) fn check_name(field: &str, name: &str, slash: bool) -> Result<(), Fau
         "must not begin or end with white space"
     } else if name.bytes().all(|b| b.is_ascii_digit()) {
         "must not be a number, which would be taken for an id"
+    } else if name == "." || name == ".." {
+        "must not be a dot or two, which URLs give a meaning"
     } else if name.contains('/') && !slash {
         "must not contain a slash"
     } else {
         return Ok(());
     };
     Err(Fault::new(field, fault))
+}
+
+/// A name that goes into headers as it is.
+fn check_token(field: &str, name: &str, slash: bool) -> Result<(), Fault> {
+    check_name(field, name, slash)?;
+    if name.bytes().all(|b| b.is_ascii_graphic()) {
+        Ok(())
+    } else {
+        Err(Fault::new(field, "must be visible ASCII without spaces"))
+    }
 }
 
 /// The id of what a field names.

@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use utoipa::ToSchema;
 
 use super::super::{Fault, Write, WriteError};
-use super::{NoFacts, Noun, Stored, Which, check_name};
+use super::{NoFacts, Noun, Stored, Which, check_name, check_token};
 
 /// What a client asks for by name, and who answers.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -105,6 +105,7 @@ impl Model {
 
 impl Noun for Model {
     const KIND: &'static str = "model";
+    const HOLD: &'static str = "select from model where id = $1 for no key update";
     type Facts = NoFacts;
 
     fn handle(&self) -> String {
@@ -121,7 +122,7 @@ impl Noun for Model {
         }
         let mut seen = BTreeSet::new();
         for (i, target) in self.targets.iter().enumerate() {
-            check_name("model", &target.model, true).map_err(|f| f.under(&format!("targets[{i}]")))?;
+            check_token("model", &target.model, true).map_err(|f| f.under(&format!("targets[{i}]")))?;
             if !seen.insert((&target.provider, &target.model, &target.credential)) {
                 return Err(Fault::new(format!("targets[{i}]"), "stands in this list already"));
             }

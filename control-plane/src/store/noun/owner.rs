@@ -1,5 +1,4 @@
 use serde::{Deserialize, Serialize};
-use sluicegate_core::noun::OwnerKind;
 use sqlx::PgConnection;
 use utoipa::ToSchema;
 
@@ -84,6 +83,7 @@ const FIND_USER: &str = "select x.id from app_user x join org o on o.id = x.org_
 
 impl Noun for Org {
     const KIND: &'static str = "org";
+    const HOLD: &'static str = "select from org where id = $1 for no key update";
     type Facts = BlockFacts;
 
     fn handle(&self) -> String {
@@ -130,12 +130,13 @@ impl Noun for Org {
     }
 
     async fn remove(&self, write: &mut Write, id: i32) -> Result<(), WriteError> {
-        block::remove_owner(write, OwnerKind::Org, id).await
+        block::remove_owner::<Self>(write, id).await
     }
 }
 
 impl Noun for Team {
     const KIND: &'static str = "team";
+    const HOLD: &'static str = "select from team where id = $1 for no key update";
     type Facts = BlockFacts;
 
     fn handle(&self) -> String {
@@ -185,12 +186,13 @@ impl Noun for Team {
     }
 
     async fn remove(&self, write: &mut Write, id: i32) -> Result<(), WriteError> {
-        block::remove_owner(write, OwnerKind::Team, id).await
+        block::remove_owner::<Self>(write, id).await
     }
 }
 
 impl Noun for User {
     const KIND: &'static str = "user";
+    const HOLD: &'static str = "select from app_user where id = $1 for no key update";
     type Facts = BlockFacts;
 
     fn handle(&self) -> String {
@@ -260,7 +262,7 @@ impl Noun for User {
     }
 
     async fn remove(&self, write: &mut Write, id: i32) -> Result<(), WriteError> {
-        block::remove_owner(write, OwnerKind::User, id).await
+        block::remove_owner::<Self>(write, id).await
     }
 }
 

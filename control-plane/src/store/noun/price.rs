@@ -8,7 +8,7 @@ use sqlx::types::Json;
 use utoipa::ToSchema;
 
 use super::super::{Fault, Write, WriteError};
-use super::{NoFacts, Noun, Stored, Which, check_name, refer};
+use super::{NoFacts, Noun, Stored, Which, check_token, refer};
 
 /// What a provider takes for a model. All amounts are dollars per million tokens (`image`: per million images,
 /// `request`: per million requests). An absent kind costs what the plain one does: cached input and audio input as
@@ -171,6 +171,7 @@ const PROVIDER: &str = "select id from provider where name = $1";
 
 impl Noun for Price {
     const KIND: &'static str = "price";
+    const HOLD: &'static str = "select from price where id = $1 for no key update";
     type Facts = NoFacts;
 
     fn handle(&self) -> String {
@@ -178,7 +179,7 @@ impl Noun for Price {
     }
 
     fn check(&self) -> Result<(), Fault> {
-        check_name("model", &self.model, true)?;
+        check_token("model", &self.model, true)?;
         // The compiler's first tier is the one without a number here.
         let field_of = |field: &str| match field.strip_prefix("tiers[").and_then(|rest| rest.split_once(']')) {
             Some(("0", rest)) => rest.trim_start_matches('.').to_owned(),

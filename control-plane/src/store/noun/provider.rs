@@ -3,7 +3,7 @@ use sqlx::PgConnection;
 use utoipa::ToSchema;
 
 use super::super::{Endpoint, EndpointError, Fault, Write, WriteError};
-use super::{NoFacts, Noun, Stored, Which, check_name};
+use super::{NoFacts, Noun, Stored, Which, check_token};
 
 /// A vendor account: where it answers and which dialect it speaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -73,6 +73,7 @@ impl TryFrom<Row> for Stored<Provider> {
 
 impl Noun for Provider {
     const KIND: &'static str = "provider";
+    const HOLD: &'static str = "select from provider where id = $1 for no key update";
     type Facts = NoFacts;
 
     fn handle(&self) -> String {
@@ -80,7 +81,7 @@ impl Noun for Provider {
     }
 
     fn check(&self) -> Result<(), Fault> {
-        check_name("name", &self.name, false)?;
+        check_token("name", &self.name, false)?;
         self.endpoint().map_err(|e| Fault::new("base_url", e.to_string()))?;
         if let Some(pem) = &self.ca {
             use rustls_pki_types::{CertificateDer, pem::PemObject as _};
