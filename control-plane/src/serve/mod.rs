@@ -51,26 +51,26 @@ pub struct Config {
     pub listener: ListenerConfig,
 }
 
-/// Why a control plane does not start, or ended.
+/// Why a control plane does not start, or ended. What caused it is its source: print the chain (`{:#}` of an `anyhow::Error`).
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("cannot listen on {address} ({error}): choose another address with {flag}")]
-    Port { address: SocketAddr, flag: &'static str, error: io::Error },
-    #[error("cannot use the database: {0}\ncheck --database-url (DATABASE_URL)")]
+    #[error("cannot listen on {address}, choose another address with {flag}")]
+    Port { address: SocketAddr, flag: &'static str, source: io::Error },
+    #[error("cannot use the database that --database-url (DATABASE_URL) names")]
     Database(#[from] StoreError),
-    #[error("cannot use the keyring: {0}")]
+    #[error("cannot use the keyring that --keyring (SLUICEGATE_KEYRING) names")]
     Keyring(#[from] KeyringError),
-    #[error("cannot prepare the database: {0}")]
+    #[error("cannot prepare the database")]
     Prepare(#[from] WriteError),
     #[error(transparent)]
     Tls(#[from] TlsError),
     #[error(transparent)]
     Filter(#[from] FilterError),
-    #[error("the gRPC port failed: {0}")]
+    #[error("the gRPC port failed")]
     Grpc(#[from] tonic::transport::Error),
-    #[error("the HTTP port failed: {0}")]
-    Http(io::Error),
-    #[error("a part of the control plane died: {0}")]
+    #[error("the HTTP port failed")]
+    Http(#[source] io::Error),
+    #[error("a part of the control plane died")]
     Task(#[from] JoinError),
 }
 
@@ -227,7 +227,7 @@ async fn after_drain(stop: CancellationToken) {
 }
 
 async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|error| ServeError::Port { address, flag, error })
+    TcpListener::bind(address).await.map_err(|source| ServeError::Port { address, flag, source })
 }
 
 /// `sluicegate serve`: until SIGTERM or SIGINT.

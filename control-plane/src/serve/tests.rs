@@ -99,7 +99,8 @@ async fn serves_by_tls_stays_ready_without_its_database_and_stops() {
 async fn what_is_wrong_is_said_with_the_way_out() {
     tls::install_provider();
     let database = Database::start().await;
-    let message = async |config: Config| ControlPlane::start(config).await.unwrap_err().to_string();
+    let message =
+        async |config: Config| format!("{:#}", anyhow::Error::from(ControlPlane::start(config).await.unwrap_err()));
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let holder = TcpListener::bind(taken).await.unwrap();
     let said = message(Config { http: taken, ..database.config() }).await;

@@ -262,7 +262,6 @@ impl Stream {
     }
 }
 
-#[expect(clippy::result_large_err, reason = "tonic's own type, once per stream")]
 fn check_node(node: &Node) -> Result<(), Status> {
     if node.id.is_empty() {
         return Err(Status::invalid_argument("set a node id that is unique to this process (--service-node)"));
