@@ -204,10 +204,12 @@ fn label_reply(exchange: &Exchange, cookies: bool) {
     let backend = exchange.position().and_then(|p| exchange.policy.backend(p.backend));
     let operation = ticket.operation.to_string();
     let (key, attempts) = (ticket.identity.key.to_string(), exchange.attempts().to_string());
-    let headers: [(&str, &str); 6] = [
+    let headers: [(&str, &str); 7] = [
         (names::REQUEST_ID_HEADER, &operation),
         ("x-sluicegate-key-id", &key),
         ("x-sluicegate-route", ticket.route),
+        // The client named the model itself: no rule chose it.
+        ("x-sluicegate-rule", "exact"),
         ("x-sluicegate-model", exchange.model_name()),
         ("x-sluicegate-backend", backend.map_or("", |b| &b.name)),
         ("x-sluicegate-attempts", &attempts),
