@@ -112,7 +112,6 @@ where
     Ok(hello)
 }
 
-#[expect(clippy::result_large_err, reason = "tonic's own type, once per stream")]
 fn check(hello: &Hello) -> Result<(), Status> {
     if !is_node_name(&hello.node) {
         return Err(Status::invalid_argument("the hello names no node"));
@@ -279,7 +278,6 @@ impl Sync {
 
     /// Keys in order of urgency: the blocked list once, then what changed for a caught-up Envoy; an Envoy in a resync gets
     /// policy and credentials before the rest of its keys.
-    #[expect(clippy::result_large_err, reason = "tonic's own type, once per stream")]
     fn next(&mut self) -> Result<Option<SyncDown>, Status> {
         let state_first = self.blocked_sent && self.feed.resyncing();
         if state_first && let Some(message) = self.policy_or_credential() {
@@ -339,7 +337,6 @@ impl Sync {
         }
     }
 
-    #[expect(clippy::result_large_err, reason = "tonic's own type, once per stream")]
     fn on_message(&mut self, message: SyncUp) -> Result<(), Status> {
         match message.m {
             Some(sync_up::M::Standing(standing)) => self.report(standing),

@@ -281,6 +281,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn changes_lead_where_a_load_does(steps in prop::collection::vec(a_step(), 1..8)) {
             let mut model = Model::new();

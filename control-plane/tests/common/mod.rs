@@ -1,5 +1,4 @@
 //! A real Postgres for the tests of the control plane.
-#![allow(dead_code, reason = "no test binary uses all of it")]
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

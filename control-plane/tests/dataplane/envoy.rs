@@ -54,7 +54,6 @@ pub struct Control {
     pub clusters: Arc<Clusters>,
     pub token: String,
     pub seal_key: SealKey,
-    pub publisher: Publisher,
     channel: Channel,
     stop: CancellationToken,
 }
@@ -69,10 +68,9 @@ impl Control {
         // Every policy's clusters are there, unless a test says otherwise.
         let clusters = Arc::new(Clusters { ready: watch::Sender::new(Some(u64::MAX)), stream: true.into() });
         let stop = CancellationToken::new();
-        let publisher = Publisher::spawn(store.clone(), Arc::clone(&keyring));
         let parts = Parts {
             store: store.clone(),
-            publisher: publisher.clone(),
+            publisher: Publisher::spawn(store.clone(), Arc::clone(&keyring)),
             authenticator: Authenticator::new(store.clone(), Arc::clone(&keyring))
                 .with_memory(Duration::from_millis(100)),
             clusters: clusters.clone(),
@@ -88,7 +86,7 @@ impl Control {
         tokio::spawn(server);
         let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         let seal_key = SealKey::parse(issued.seal_key.expose().as_bytes()).unwrap();
-        Self { keyring, clusters, token: issued.token.expose().to_owned(), seal_key, publisher, channel, stop }
+        Self { keyring, clusters, token: issued.token.expose().to_owned(), seal_key, channel, stop }
     }
 
     fn request<T>(&self, messages: T) -> Request<T> {

@@ -159,6 +159,9 @@ async fn a_revoked_token_ends_open_streams() {
     assert_eq!(connect(&control, envoy.hello()).await.err().map(|s| s.code()), Some(Code::Unauthenticated));
 }
 
+/// Ready, key revision, refused revision and field, VMs.
+type EnvoyRow = (bool, i64, Option<i64>, Option<String>, i32);
+
 #[tokio::test]
 async fn a_policy_waits_for_its_clusters_and_is_judged() {
     let mut fixture = Fixture::new().await;
@@ -181,7 +184,7 @@ async fn a_policy_waits_for_its_clusters_and_is_judged() {
     };
     stream.say(sync_up::M::Verdict(verdict)).await;
     stream.say(sync_up::M::Standing(wire::Standing { vms: 3, ..envoy.standing() })).await;
-    let row = async |sql: &mut sqlx::PgConnection| -> Option<(bool, i64, Option<i64>, Option<String>, i32)> {
+    let row = async |sql: &mut sqlx::PgConnection| -> Option<EnvoyRow> {
         sqlx::query_as("select ready, key_revision, refused_revision, refused_field, (standing ->> 'vms')::int from envoy where boot = 77")
             .fetch_optional(sql)
             .await

@@ -101,7 +101,7 @@ impl LedgerRow {
     pub fn check(recorded: &Recorded, witness: Witness, now_ns: i64) -> Result<Self, Rejection> {
         let Recorded { node, boot, vm, record } = recorded;
         let age = now_ns.saturating_sub(record.admitted_ns);
-        if age < -DAY_NS || age > 7 * DAY_NS {
+        if !(-DAY_NS..=7 * DAY_NS).contains(&age) {
             return Err(Rejection::Time);
         }
         let admitted_at = DateTime::from_timestamp_nanos(record.admitted_ns);
