@@ -41,6 +41,8 @@ pub struct Root {
     seat: Option<u32>,
     beat_at: u64,
     standing_at: u64,
+    /// The oldest policy any VM works by, as it was last reported.
+    reported: Stamp,
     metrics_at: u64,
     /// The policy this VM works by.
     policy: Stamp,
@@ -62,6 +64,7 @@ impl Root {
             seat: None,
             beat_at: 0,
             standing_at: 0,
+            reported: Stamp::ZERO,
             metrics_at: 0,
             policy: Stamp::ZERO,
             bad_policy: Stamp::ZERO,
@@ -114,7 +117,7 @@ impl Root {
         }
         let hello = wire::FlowHello { node: node(), boot: boot.id, vm: self.vm };
         shared.flow.tick(context, &config.cluster, hello, now.mono);
-        if self.held.is_some() && now.mono.saturating_sub(self.standing_at) >= STANDING_NS {
+        if self.held.is_some() && self.report_is_due(&head, now)? {
             self.report(now, shared)?;
         }
         if now.mono.saturating_sub(self.metrics_at) >= METRICS_NS {
@@ -179,9 +182,8 @@ impl Root {
     fn install(&mut self, stamp: Stamp, policy: Policy, shared: &mut Shared) {
         self.policy = stamp;
         shared.policy = Some(Rc::new(policy));
-        // Reported at once: admins wait for a policy to be in force.
+        // The seat says so at once: admins wait for a policy to be in force.
         self.beat_at = 0;
-        self.standing_at = 0;
     }
 
     pub fn message(&mut self, context: u32, token: u32, size: usize, shared: &mut Shared) {
@@ -282,8 +284,22 @@ impl Root {
         self.sync.close(now);
     }
 
+    /// Now and then, and whenever the last VM has come as far as a policy: admins wait for that.
+    fn report_is_due(&self, head: &Head, now: Times) -> Result<bool, StoreFault> {
+        if now.mono.saturating_sub(self.standing_at) >= STANDING_NS {
+            return Ok(true);
+        }
+        let Some(sizes) = self.boot.and_then(|b| b.sizes).filter(|_| self.reported < head.policy) else {
+            return Ok(false);
+        };
+        Ok(seat::summary(&HostStore, sizes.seats, now.mono)?.policy > self.reported)
+    }
+
     fn report(&mut self, now: Times, shared: &Shared) -> Result<(), StoreFault> {
         self.standing_at = now.mono;
+        if let Some(sizes) = self.boot.and_then(|b| b.sizes) {
+            self.reported = seat::summary(&HostStore, sizes.seats, now.mono)?.policy;
+        }
         let standing = self.standing_up(now, shared)?;
         self.send(sync_up::M::Standing(standing), now.mono);
         Ok(())
