@@ -35,10 +35,11 @@ quickstart: tools wasm
 	$(CARGO) build -p sluicegate
 	target/debug/sluicegate run $(if $(ONCE),--once) $(QUICKSTART_ARGS)
 
-# Unoptimised: what is tested is mostly Envoy, Postgres and the filter, and those are optimised.
+# Unoptimised: what is tested is mostly Envoy, Postgres and the filter, and those are optimised. Eight at a time: most of
+# them wait, and those that load the machine run alone.
 test: tools wasm
 	$(CARGO) build -p sluicegate
-	$(CARGO) test --workspace --exclude sluicegate-filter
+	RUST_TEST_THREADS=8 $(CARGO) test --workspace --exclude sluicegate-filter --no-fail-fast
 
 lint: check-cargo
 	$(CARGO) fmt --all --check

