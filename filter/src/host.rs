@@ -52,14 +52,12 @@ pub enum Metric {
 }
 
 mod raw {
-    #[link(wasm_import_module = "wasi_snapshot_preview1")]
-    unsafe extern "C" {
+    host_calls! { "wasi_snapshot_preview1" {
         pub fn clock_time_get(clock: u32, precision: u64, time: *mut u64) -> u32;
         pub fn random_get(data: *mut u8, size: usize) -> u32;
-    }
+    }}
 
-    #[link(wasm_import_module = "env")]
-    unsafe extern "C" {
+    host_calls! { "env" {
         pub fn proxy_log(level: u32, data: *const u8, size: usize) -> u32;
         pub fn proxy_set_tick_period_milliseconds(period: u32) -> u32;
         pub fn proxy_get_buffer_bytes(
@@ -117,7 +115,7 @@ mod raw {
         pub fn proxy_define_metric(kind: u32, name: *const u8, size: usize, id: *mut u32) -> u32;
         pub fn proxy_increment_metric(id: u32, offset: i64) -> u32;
         pub fn proxy_record_metric(id: u32, value: u64) -> u32;
-    }
+    }}
 }
 
 fn check(status: u32) -> HostResult<()> {

@@ -5,6 +5,8 @@
 
 mod abi;
 mod adapter;
+#[macro_use]
+mod count;
 mod credentials;
 mod flow;
 mod gate;

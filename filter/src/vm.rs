@@ -137,10 +137,14 @@ impl Vm {
     }
 
     pub fn tick(&mut self, context: u32) {
+        #[cfg(feature = "count")]
+        crate::count::tally::publish("streams");
         if let Some(Plugin::Configured(config)) = self.roots.get(&context) {
             self.root.tick(context, config, &mut self.shared);
         }
         self.unpark(context);
+        #[cfg(feature = "count")]
+        crate::count::tally::publish("ticks");
     }
 
     /// Resumes what waits for a policy: at most 32 in one callback, because more overflow the VM's stack, and each once.

@@ -1,7 +1,7 @@
 //! How a whole Sluicegate is put together. Whoever changes flags, variables or the bootstrap changes this file.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -56,6 +56,10 @@ pub struct Wanted {
     pub tls_name: Option<&'static str>,
     /// Another Envoy than the default.
     pub envoy: Option<PathBuf>,
+    /// Envoy's workers; 2 where nothing is said.
+    pub workers: Option<u32>,
+    /// Another filter than the one in the control plane.
+    pub filter: Option<PathBuf>,
 }
 
 /// The control plane as a process.
@@ -67,6 +71,7 @@ pub struct ControlPlane {
     http: SocketAddr,
     grpc: SocketAddr,
     envoy: SocketAddr,
+    filter: Option<PathBuf>,
 }
 
 /// One control plane, one Envoy, one scripted provider, one database.
@@ -82,19 +87,20 @@ pub struct Stack {
 }
 
 impl ControlPlane {
-    async fn start(database: &Database, envoy: SocketAddr) -> Self {
+    async fn start(database: &Database, envoy: SocketAddr, filter: Option<PathBuf>) -> Self {
         let folder = tools::folder("control-plane");
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let (http, grpc) = (local(tools::free_port()), local(tools::free_port()));
-        let process = launch(&folder, database, http, grpc, envoy).await;
-        let control = Self { process, database: database.clone(), folder, http, grpc, envoy };
+        let process = launch(&folder, database, http, grpc, envoy, filter.as_deref()).await;
+        let control = Self { process, database: database.clone(), folder, http, grpc, envoy, filter };
         control.ready().await;
         control
     }
 
     /// Starts again on the same ports and database.
     pub async fn restart(&mut self) {
-        self.process = launch(&self.folder, &self.database, self.http, self.grpc, self.envoy).await;
+        let filter = self.filter.as_deref();
+        self.process = launch(&self.folder, &self.database, self.http, self.grpc, self.envoy, filter).await;
         self.ready().await;
     }
 
@@ -136,11 +142,12 @@ impl ControlPlane {
 }
 
 async fn launch(
-    folder: &std::path::Path,
+    folder: &Path,
     db: &Database,
     http: SocketAddr,
     grpc: SocketAddr,
     envoy: SocketAddr,
+    filter: Option<&Path>,
 ) -> Process {
     let keyring = folder.join("keyring");
     if !keyring.exists() {
@@ -150,7 +157,7 @@ async fn launch(
     let access_log = folder.join("access.log");
     let (http, grpc, envoy) = (http.to_string(), grpc.to_string(), envoy.to_string());
     let (keyring, access_log) = (keyring.to_string_lossy(), access_log.to_string_lossy());
-    let args = [
+    let mut args = vec![
         "serve",
         "--http",
         &http,
@@ -163,6 +170,10 @@ async fn launch(
         "--access-log",
         &access_log,
     ];
+    let filter = filter.map(Path::to_string_lossy);
+    if let Some(filter) = &filter {
+        args.extend(["--wasm", filter.as_ref()]);
+    }
     let env = [
         ("DATABASE_URL", db.url.as_str()),
         ("SLUICEGATE_ADMIN_TOKEN", ADMIN_TOKEN),
@@ -185,7 +196,7 @@ impl Stack {
             None => postgres::database().await,
         };
         let listen = SocketAddr::from(([127, 0, 0, 1], tools::free_port()));
-        let control = ControlPlane::start(&database, listen).await;
+        let control = ControlPlane::start(&database, listen, wanted.filter).await;
         let between = if wanted.interposer {
             Between::Interposer(Interposer::start(control.grpc).await)
         } else if wanted.faults {
@@ -209,7 +220,8 @@ impl Stack {
             Between::Interposer(interposer) => interposer.addr(),
         };
         let program = wanted.envoy.unwrap_or_else(tools::envoy);
-        let envoy = Envoy::start(envoy_config(program, listen, to_control)).await;
+        let config = envoy_config(program, listen, to_control);
+        let envoy = Envoy::start(EnvoyConfig { concurrency: wanted.workers.unwrap_or(2), ..config }).await;
         envoy.ready().await;
         let stack = Self { envoy, control, between, provider, admin, ledger, database };
         stack.models_usable().await;

@@ -1,0 +1,22 @@
+;; The callbacks of filter/src/abi.rs, each doing nothing: what Envoy's calls into a filter cost by themselves.
+(module
+  (memory (export "memory") 2)
+  (func (export "_initialize"))
+  (func (export "proxy_abi_version_0_2_1"))
+  ;; Nothing is ever read, so one place will do.
+  (func (export "proxy_on_memory_allocate") (param i32) (result i32) i32.const 1024)
+  (func (export "proxy_on_context_create") (param i32 i32))
+  (func (export "proxy_on_vm_start") (param i32 i32) (result i32) i32.const 1)
+  (func (export "proxy_on_configure") (param i32 i32) (result i32) i32.const 1)
+  (func (export "proxy_on_tick") (param i32))
+  (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32) i32.const 0)
+  (func (export "proxy_on_request_body") (param i32 i32 i32) (result i32) i32.const 0)
+  (func (export "proxy_on_request_trailers") (param i32 i32) (result i32) i32.const 0)
+  (func (export "proxy_on_response_headers") (param i32 i32 i32) (result i32) i32.const 0)
+  (func (export "proxy_on_response_body") (param i32 i32 i32) (result i32) i32.const 0)
+  (func (export "proxy_on_response_trailers") (param i32 i32) (result i32) i32.const 0)
+  (func (export "proxy_on_done") (param i32) (result i32) i32.const 1)
+  (func (export "proxy_on_log") (param i32))
+  (func (export "proxy_on_delete") (param i32))
+  (func (export "proxy_on_grpc_receive") (param i32 i32 i32))
+  (func (export "proxy_on_grpc_close") (param i32 i32 i32)))
