@@ -115,7 +115,7 @@ async fn launch(config: &EnvoyConfig, start: u32) -> Process {
         // Restarts on one machine must not look for the one before.
         "--disable-hot-restart",
         "--log-level",
-        "warning",
+        "info",
     ];
     let env: Vec<(&str, &str)> = config.env.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
     Process::start("envoy", &config.folder, &config.program, &args, &env).await

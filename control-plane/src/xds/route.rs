@@ -10,6 +10,7 @@ use envoy_types::pb::envoy::extensions::retry::priority::previous_priorities::v3
 use envoy_types::pb::envoy::r#type::matcher::v3 as matcher;
 use envoy_types::pb::google::protobuf as pb;
 use envoy_types::util::pack_any;
+use sluicegate_core::exchange::credential::CARRIERS;
 use sluicegate_core::policy::names;
 
 use super::part;
@@ -30,24 +31,8 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// The status by which the adapter asks for another attempt. No provider answers it.
 const RETRIABLE_STATUS: u32 = 599;
 
-/// Headers that carry, or may carry, a client's credential, and what Envoy adds about the client. They end here.
-///
-/// The router removes them before the adapter runs, which then sets what the provider is to see.
-const NOT_FOR_PROVIDERS: &[&str] = &[
-    "authorization",
-    "x-api-key",
-    "api-key",
-    "x-goog-api-key",
-    "x-sluicegate-key",
-    "cookie",
-    "proxy-authorization",
-    "x-bf-vk",
-    "x-litellm-api-key",
-    "x-portkey-api-key",
-    "x-forwarded-for",
-    // Our own: by now it has done its work.
-    names::LIST_HEADER,
-];
+/// Beside the carriers of a client's credential: where the client is, and our own, which by then has done its work.
+const NOT_FOR_PROVIDERS: &[&str] = &["x-forwarded-for", names::LIST_HEADER];
 
 /// The whole route table. It never changes: which list a request goes to is in its header.
 pub fn table() -> RouteConfiguration {
@@ -84,7 +69,8 @@ fn admitted() -> Route {
     Route {
         name: "admitted".to_owned(),
         r#match: Some(route::RouteMatch { headers: vec![list], filter_state: vec![admitted], ..any_path() }),
-        request_headers_to_remove: NOT_FOR_PROVIDERS.iter().map(|h| (*h).to_owned()).collect(),
+        // The router removes them before the adapter runs, which then sets what the provider is to see.
+        request_headers_to_remove: CARRIERS.iter().chain(NOT_FOR_PROVIDERS).map(|h| (*h).to_owned()).collect(),
         action: Some(route::route::Action::Route(action)),
         ..Default::default()
     }
