@@ -108,11 +108,11 @@ extern "C" fn proxy_on_delete(context: u32) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn proxy_on_grpc_receive(context: u32, token: u32, size: usize) {
-    with_vm((), |vm| vm.grpc_message(context, token, size));
+extern "C" fn proxy_on_grpc_receive(_context: u32, token: u32, size: usize) {
+    with_vm((), |vm| vm.grpc_message(token, size));
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn proxy_on_grpc_close(context: u32, token: u32, status: u32) {
-    with_vm((), |vm| vm.grpc_closed(context, token, status));
+extern "C" fn proxy_on_grpc_close(_context: u32, token: u32, status: u32) {
+    with_vm((), |vm| vm.grpc_closed(token, status));
 }

@@ -10,7 +10,6 @@ use sluicegate_core::proto::dataplane::{Record, Source};
 use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::Head;
 
-use crate::flow::Flow;
 use crate::host::{self, Metric};
 
 /// Distinct names a VM makes; whatever comes beyond is counted without labels. Envoy never forgets a stat.
@@ -70,7 +69,7 @@ impl Metrics {
     }
 
     /// Hands everything over to Envoy.
-    pub fn flush(&mut self, head: &Head, connected: bool, flow: &Flow) {
+    pub fn flush(&mut self, head: &Head, connected: bool) {
         for (name, by) in std::mem::take(&mut self.counters) {
             if let Some(id) = self.id(Metric::Counter, name) {
                 let _ = host::increment_metric(id, by);
@@ -95,7 +94,6 @@ impl Metrics {
                 let _ = host::record_metric(id, value);
             }
         }
-        let _ = flow;
     }
 
     fn count(&mut self, name: String, by: u64) {

@@ -122,7 +122,7 @@ impl Root {
         }
         if now.mono.saturating_sub(self.metrics_at) >= METRICS_NS {
             self.metrics_at = now.mono;
-            shared.metrics.flush(&head, self.held.is_some() && self.sync.is_open(), &shared.flow);
+            shared.metrics.flush(&head, self.held.is_some() && self.sync.is_open());
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Root {
         self.beat_at = 0;
     }
 
-    pub fn message(&mut self, context: u32, token: u32, size: usize, shared: &mut Shared) {
+    pub fn message(&mut self, token: u32, size: usize, shared: &mut Shared) {
         let now = Times { mono: host::now().0, wall: host::wall_clock() };
         let bytes = host::buffer(Buffer::GrpcMessage, 0, size).unwrap_or_default();
         if shared.flow.owns(token) {
@@ -197,7 +197,6 @@ impl Root {
                 Err(_) => self.reopen("a message is not readable", now.mono),
             }
         }
-        let _ = context;
     }
 
     fn apply(&mut self, message: SyncDown, now: Times, shared: &mut Shared) {

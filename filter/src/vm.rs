@@ -231,11 +231,11 @@ impl Vm {
         self.shared.exchanges.remove(&context);
     }
 
-    pub fn grpc_message(&mut self, context: u32, token: u32, size: usize) {
-        self.root.message(context, token, size, &mut self.shared);
+    pub fn grpc_message(&mut self, token: u32, size: usize) {
+        self.root.message(token, size, &mut self.shared);
     }
 
-    pub fn grpc_closed(&mut self, _context: u32, token: u32, status: u32) {
+    pub fn grpc_closed(&mut self, token: u32, status: u32) {
         self.root.closed(token, status, &mut self.shared);
     }
 }
