@@ -53,7 +53,7 @@ pub async fn compare(title: &str, subjects: &[Subject], plan: Plan, others: &[u3
         }
     }
     println!("\n{title}; {} rounds of {:?}: median [smallest-largest]", plan.rounds, plan.time);
-    println!("{:<12}{:>24}{:>19}{:>18}{:>20}{:>9}", "", "Envoy CPU us", "x bare", "p50 us", "p99 us *", "per s");
+    println!("{:<12}{:>26}{:>20}{:>24}{:>24}{:>9}", "", "Envoy CPU us", "x bare", "p50 us", "p99 us *", "per s");
     let bare = subjects.iter().zip(&samples).find(|(s, _)| s.name == "bare").map(|(_, samples)| samples.as_slice());
     for (subject, samples) in subjects.iter().zip(&samples) {
         line(subject, samples, bare.unwrap_or_default());
@@ -85,5 +85,5 @@ fn line(subject: &Subject, samples: &[Sample], bare: &[Sample]) {
         None => ("-".to_owned(), "-".to_owned()),
     };
     let (p50, p99) = (spread(|s| s.p50).show(0), spread(|s| s.p99).show(0));
-    println!("{:<12}{cpu:>24}{ratio:>19}{p50:>18}{p99:>20}{:>9.0}", subject.name, spread(|s| s.per_second).median);
+    println!("{:<12}{cpu:>26}{ratio:>20}{p50:>24}{p99:>24}{:>9.0}", subject.name, spread(|s| s.per_second).median);
 }

@@ -102,7 +102,9 @@ async fn pair(
 async fn print_environment() -> Result<()> {
     let output = tokio::process::Command::new(tools::envoy()).arg("--version").output().await?;
     let version = String::from_utf8_lossy(&output.stdout);
-    let envoy = version.split('/').nth(1).context("`envoy --version` names a version")?.to_owned();
+    // `<path>  version: <commit>/<version>/Clean/RELEASE/BoringSSL`
+    let build = version.split_once("version: ").and_then(|(_, build)| build.split('/').nth(1));
+    let envoy = build.context("`envoy --version` names a version")?;
     let cores = std::thread::available_parallelism()?;
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     println!("{cores} cores, Linux {}, Envoy {envoy}, load {}", kernel.trim(), load_average());
