@@ -4,11 +4,11 @@
 //!   that each ask again when they have been answered: straight to the provider; through a bare Envoy ([`plain`]); with a
 //!   pair of filters that do nothing; with Sluicegate as it ships ([`sluicegate`]), 10,000 keys in its store. Envoy has one
 //!   worker. Client, provider, control plane and Postgres share the machine, so p99 is mostly theirs and the kernel's.
-//!   "x bare" is the median of the rounds' ratios. The ticks of a filter at rest are in its figures.
+//!   "x bare" is the median of the rounds' ratios. What the filter does between requests
+//!   counts while they run: at low rates its ticks show.
 //! * Host calls by request, of a build of the filter that counts them ([`calls`]).
 //! * Time from the Admin API's answer to a revocation until Envoy has refused the key to one connection that asks all the
 //!   time ([`revoke`]). Postgres runs without fsync here, but commits come before that answer.
-#![allow(clippy::expect_used, reason = "a bench may end with a panic")]
 
 mod calls;
 mod chat;
@@ -102,7 +102,9 @@ async fn pair(
 async fn print_environment() -> Result<()> {
     let output = tokio::process::Command::new(tools::envoy()).arg("--version").output().await?;
     let version = String::from_utf8_lossy(&output.stdout);
-    let envoy = version.split('/').nth(1).context("`envoy --version` names a version")?.to_owned();
+    // `<path>  version: <commit>/<version>/Clean/RELEASE/BoringSSL`
+    let build = version.split_once("version: ").and_then(|(_, build)| build.split('/').nth(1));
+    let envoy = build.context("`envoy --version` names a version")?;
     let cores = std::thread::available_parallelism()?;
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     println!("{cores} cores, Linux {}, Envoy {envoy}, load {}", kernel.trim(), load_average());
