@@ -48,7 +48,9 @@ bench: tools wasm
 	$(CARGO) build --release -p sluicegate -p sluicegate-tests
 	$(CARGO) bench -p sluicegate-tests
 
+# cargo-deny: cargo install cargo-deny
 lint: check-cargo
+	$(CARGO) deny check licenses bans sources
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) clippy -p sluicegate-filter --target wasm32-wasip1 -- -D warnings

@@ -31,8 +31,10 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// The status by which the adapter asks for another attempt. No provider answers it.
 const RETRIABLE_STATUS: u32 = 599;
 
-/// Beside the carriers of a client's credential: where the client is, and our own, which by then has done its work.
-const NOT_FOR_PROVIDERS: &[&str] = &["x-forwarded-for", names::LIST_HEADER];
+/// Beside the carriers of a client's credential: what Envoy adds about the client (core's `Head` leaves it to this), and our
+/// own header, which by then has done its work.
+const NOT_FOR_PROVIDERS: &[&str] =
+    &["x-forwarded-for", "x-forwarded-proto", "x-request-id", "x-envoy-internal", names::LIST_HEADER];
 
 /// The whole route table. It never changes: which list a request goes to is in its header.
 pub fn table() -> RouteConfiguration {

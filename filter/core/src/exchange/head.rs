@@ -30,6 +30,9 @@ pub struct Head {
 /// Headers by which clients name a conversation.
 const SESSION: &[&[u8]] = &[b"x-sluicegate-session", b"x-claude-code-session-id", b"session_id", b"x-session-id"];
 
+/// What Envoy adds to every request; the route removes it again, at less cost than the filter could.
+const ENVOYS: &[&[u8]] = &[b"x-forwarded-for", b"x-forwarded-proto", b"x-request-id", b"x-envoy-internal"];
+
 impl Head {
     /// `forwards` says which of a client's headers the dialect passes on to a provider.
     pub fn read<'a>(headers: impl Iterator<Item = (&'a [u8], &'a [u8])>, forwards: impl Fn(&[u8]) -> bool) -> Self {
@@ -88,8 +91,8 @@ impl Head {
         if name.starts_with(b":") {
         } else if name.starts_with(b"x-sluicegate-") || (name.starts_with(b"x-envoy-") && name != b"x-envoy-internal") {
             self.forged.push(text(name));
-        } else if !is_carrier && !forwards(name) {
-            // Carriers are left to the route, which removes them natively.
+        } else if !is_carrier && !ENVOYS.contains(&name) && !forwards(name) {
+            // Carriers and Envoy's own are left to the route, which removes them natively.
             self.private.push(text(name));
         }
     }
@@ -136,7 +139,7 @@ mod tests {
         assert!(head.path_changed && head.key == Ok(KeyHash::of(b"sk-sg-a-b")));
         assert_eq!(head.content_length, Some(12));
         assert_eq!(head.forged, ["x-sluicegate-list", "x-envoy-max-retries"]);
-        assert_eq!(head.private, ["content-length", "x-forwarded-for", "x-claude-code-session-id"]);
+        assert_eq!(head.private, ["content-length", "x-claude-code-session-id"]);
         assert_eq!(head.session, "s-1");
     }
 
