@@ -195,6 +195,7 @@ fn ended(ended: Ended) -> &'static str {
         Ended::Complete => "complete",
         Ended::ClientGone => "client_gone",
         Ended::UpstreamCut => "upstream_cut",
+        Ended::Unreached => "unreached",
         Ended::Timeout => "timeout",
         Ended::Refused => "refused",
         Ended::ProviderError => "provider_error",

@@ -47,7 +47,7 @@ impl Exchange {
                 let ends = self.attempts.iter().skip(1).map(|next| next.sent);
                 let earlier = earlier.iter().zip(ends).map(|(attempt, end)| wire::Record {
                     ended: match attempt.upstream_status {
-                        0 => wire::Ended::UpstreamCut,
+                        0 => wire::Ended::Unreached,
                         _ => wire::Ended::ProviderError,
                     }
                     .into(),
@@ -103,14 +103,19 @@ impl Exchange {
             Some(End::Cut) => wire::Ended::UpstreamCut,
             None if is_client(details) => wire::Ended::ClientGone,
             None if is_timeout(details) => wire::Ended::Timeout,
+            None if last.is_none_or(|a| a.upstream_status == 0) => wire::Ended::Unreached,
             None => wire::Ended::UpstreamCut,
         }
     }
 
     fn attempt_record(&self, attempt: &Attempt, sent: bool, end: Mono) -> wire::Record {
         let (usage, source) = attempt.usage(self.input_estimate(), sent);
-        // Ours: from the decision to the provider, and from the provider's last byte to the end.
-        let before = attempt.sent.micros_since(self.admitted);
+        // Ours: from the decision to the first provider, and from a provider's last byte to the end.
+        let first = attempt.seq == self.ticket.seq;
+        let (start, before) = match first {
+            true => (self.ticket.started, attempt.sent.micros_since(self.admitted)),
+            false => (attempt.sent, 0),
+        };
         let after = attempt.last_byte.map_or(0, |last| end.micros_since(last));
         wire::Record {
             seq: attempt.seq,
@@ -121,7 +126,7 @@ impl Exchange {
             cost_nano: self.price(attempt, &usage, source).map(|c| c.0),
             upstream_status: attempt.upstream_status,
             first_token_us: attempt.first_byte.map_or(0, |first| first.micros_since(self.admitted)),
-            total_us: end.micros_since(attempt.sent),
+            total_us: end.micros_since(start),
             gateway_us: before.saturating_add(after),
             ..self.record()
         }

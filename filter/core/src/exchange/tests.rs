@@ -144,7 +144,7 @@ fn each_attempt_has_a_record_and_only_what_ran_costs() {
         records.iter().map(|r| (r.seq, r.attempt, r.last)).collect::<Vec<_>>(),
         [(100, 1, false), (101, 2, true)]
     );
-    assert_eq!(outcome(&records[..1]), (0, 0, Source::None, Some(0), 0, Ended::UpstreamCut));
+    assert_eq!(outcome(&records[..1]), (0, 0, Source::None, Some(0), 0, Ended::Unreached));
     // The second backend has no price: that is not 0.
     assert_eq!(outcome(&records[1..]), (10, 4, Source::Reported, None, 200, Ended::Complete));
 }
@@ -177,12 +177,12 @@ fn what_was_never_sent_costs_nothing() {
     first(&mut exchange);
     exchange.refuse(Refusal::UpstreamUnavailable);
     let details = "upstream_reset_before_response_started{remote_connection_failure|delayed_connect_error:_111}";
-    assert_eq!(outcome(&close(&mut exchange, details)), (0, 0, Source::None, Some(0), 503, Ended::UpstreamCut));
+    assert_eq!(outcome(&close(&mut exchange, details)), (0, 0, Source::None, Some(0), 503, Ended::Unreached));
     let mut exchange = admit(CHAT);
     exchange.refuse(Refusal::UpstreamUnavailable);
     assert_eq!(
         outcome(&close(&mut exchange, "no_healthy_upstream")),
-        (0, 0, Source::None, Some(0), 503, Ended::UpstreamCut)
+        (0, 0, Source::None, Some(0), 503, Ended::Unreached)
     );
 }
 
