@@ -85,24 +85,32 @@ impl Adapter {
     pub fn response_headers(&mut self, end: bool, shared: &mut Shared) -> Action {
         let Some(exchange) = self.exchange(shared) else { return Action::Continue };
         let Ok(headers) = host::headers(Map::ResponseHeaders) else { return Action::Continue };
-        let mut head = ReplyHead { status: 0, content_type: b"", content_length: None, end };
-        let mut cookies = false;
+        let mut head = ReplyHead { status: 0, content_type: b"", content_length: None, encoded: false, end };
+        let mut not_for_clients: Vec<&[u8]> = Vec::new();
         for (name, value) in headers.iter() {
             match name {
                 b":status" => head.status = host::parse(value).unwrap_or(0),
                 b"content-type" => head.content_type = value,
                 b"content-length" => head.content_length = host::parse(value),
-                b"set-cookie" => cookies = true,
+                b"content-encoding" => head.encoded = !value.eq_ignore_ascii_case(b"identity"),
+                // What is ours to say, or the provider's business with us.
+                b"set-cookie" | b"openai-organization" | b"openai-project" => not_for_clients.push(name),
+                _ if name.starts_with(b"x-sluicegate-") || name.starts_with(b"x-envoy-") => not_for_clients.push(name),
                 _ => {}
             }
         }
         match exchange.reply_head(head) {
             ReplyBody::Pass => {
-                label_reply(exchange, cookies);
+                label_reply(exchange, &not_for_clients);
+                Action::Continue
+            }
+            ReplyBody::Stream => {
+                not_for_clients.push(b"content-length");
+                label_reply(exchange, &not_for_clients);
                 Action::Continue
             }
             ReplyBody::Hold => {
-                label_reply(exchange, cookies);
+                label_reply(exchange, &not_for_clients);
                 self.held = Some(0);
                 Action::Pause
             }
@@ -197,8 +205,8 @@ fn write_request(
     Ok(())
 }
 
-/// Tells the client what answered. `cookies`: the provider sent some, which are its business with us.
-fn label_reply(exchange: &Exchange, cookies: bool) {
+/// Tells the client what answered, and nothing else.
+fn label_reply(exchange: &Exchange, not_for_clients: &[&[u8]]) {
     let map = Map::ResponseHeaders;
     let ticket = &exchange.ticket;
     let backend = exchange.position().and_then(|p| exchange.policy.backend(p.backend));
@@ -215,11 +223,11 @@ fn label_reply(exchange: &Exchange, cookies: bool) {
         ("x-sluicegate-attempts", &attempts),
     ];
     // A header that cannot be written is no reason to keep an answer from a client.
+    for name in not_for_clients {
+        let _ = host::remove_header(map, name);
+    }
     for (name, value) in headers {
         let _ = host::set_header(map, name.as_bytes(), value.as_bytes());
-    }
-    if cookies {
-        let _ = host::remove_header(map, b"set-cookie");
     }
 }
 

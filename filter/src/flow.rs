@@ -14,8 +14,8 @@ const CAPACITY: usize = 20_000;
 /// Batches leave no more often than this: at high rates that saves most of the cost, at low ones nothing waits.
 const PACE_NS: u64 = 5_000_000;
 const FAST_TICK_MS: u32 = 5;
-/// An ack that stays away so long is taken for lost.
-const ACK_WAIT_NS: u64 = 10_000_000_000;
+/// How often it is looked for records whose ack stays away.
+const OVERDUE_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
 pub struct Flow {
@@ -25,7 +25,7 @@ pub struct Flow {
     /// The root whose stream this is; 0 for none.
     root: u32,
     sent_at: u64,
-    acked_at: u64,
+    looked_at: u64,
     fast: bool,
 }
 
@@ -37,7 +37,7 @@ impl Flow {
             outbox: Outbox::new(vm, CAPACITY),
             root: 0,
             sent_at: 0,
-            acked_at: 0,
+            looked_at: 0,
             fast: false,
         }
     }
@@ -45,9 +45,6 @@ impl Flow {
     /// Queues records and sends them at once if nothing went out lately; otherwise a tick soon will. `context` is the
     /// effective one, and is again afterwards.
     pub fn book(&mut self, context: u32, records: Vec<Record>, now: Mono) {
-        if self.outbox.is_empty() {
-            self.acked_at = now.0;
-        }
         for record in records {
             self.outbox.push(record);
         }
@@ -67,13 +64,12 @@ impl Flow {
         if self.link.open(cluster, now) {
             self.root = root;
             self.outbox.resend();
-            self.acked_at = now;
             let hello = FlowUp { m: Some(flow_up::M::Hello(FlowHello { vm: self.vm, ..hello })) };
             self.link.send(&hello.encode_to_vec());
         }
-        if !self.outbox.is_empty() && !self.outbox.has_unsent() && now.saturating_sub(self.acked_at) > ACK_WAIT_NS {
-            self.outbox.resend();
-            self.acked_at = now;
+        if now.saturating_sub(self.looked_at) >= OVERDUE_NS {
+            self.looked_at = now;
+            self.outbox.resend_overdue(Mono(now));
         }
         self.send(now);
         if self.fast && !self.outbox.has_unsent() {
@@ -81,10 +77,9 @@ impl Flow {
         }
     }
 
-    pub fn message(&mut self, bytes: &[u8], now: u64) {
+    pub fn message(&mut self, bytes: &[u8]) {
         if let Ok(FlowDown { m: Some(flow_down::M::Acked(acked)) }) = FlowDown::decode(bytes) {
             self.link.works();
-            self.acked_at = now;
             self.outbox.ack(acked.vm, &acked.ranges);
         }
     }
@@ -113,7 +108,7 @@ impl Flow {
 
     fn send(&mut self, now: u64) {
         while self.link.is_open() {
-            let Some(batch) = self.outbox.next_batch() else { return };
+            let Some(batch) = self.outbox.next_batch(Mono(now)) else { return };
             if !self.link.send(&batch.encode_to_vec()) {
                 self.outbox.resend();
                 self.link.close(now);

@@ -144,6 +144,12 @@ impl Gate {
 
     /// A reply that the adapter did not see is Envoy's own: it is said again in the client's dialect.
     pub fn response_headers(&mut self, context: u32, shared: &mut Shared) -> Action {
+        if let Stage::Reading(_) = self.stage
+            && let Stage::Reading(reading) = std::mem::take(&mut self.stage)
+        {
+            self.turn_away(Turned { refusal: Refusal::UploadStalled, ticket: reading.ticket }, shared);
+            return Action::Continue;
+        }
         if let Stage::Admitted = self.stage
             && let Some(exchange) = shared.exchanges.get_mut(&context)
             && !exchange.replied()

@@ -190,7 +190,7 @@ impl Root {
         let now = Times { mono: host::now().0, wall: host::wall_clock() };
         let bytes = host::buffer(Buffer::GrpcMessage, 0, size).unwrap_or_default();
         if shared.flow.owns(token) {
-            shared.flow.message(&bytes, now.mono);
+            shared.flow.message(&bytes);
         } else if self.sync.owns(token) {
             match SyncDown::decode(bytes.as_slice()) {
                 Ok(message) => self.apply(message, now, shared),

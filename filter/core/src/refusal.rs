@@ -51,6 +51,8 @@ pub enum Refusal {
     UnsupportedEncoding {
         encoding: String,
     },
+    /// The body stopped coming.
+    UploadStalled,
     /// No state yet, or too old to say that a key is unknown.
     NotReady,
     /// Known keys were served through an outage for as long as allowed.
@@ -93,6 +95,7 @@ impl Refusal {
             Self::OwnerBlocked { .. } | Self::NetworkNotAllowed | Self::ModelNotAllowed { .. } => 403,
             Self::UnknownModel { .. } | Self::UnknownRoute { .. } => 404,
             Self::MethodNotAllowed { .. } => 405,
+            Self::UploadStalled => 408,
             Self::BodyTooLarge { .. } => 413,
             Self::UnsupportedEncoding { .. } => 415,
             Self::UpgradeNotSupported => 426,
@@ -127,6 +130,7 @@ impl Refusal {
             Self::DuplicateField { .. } => "duplicate_field",
             Self::BodyTooLarge { .. } => "request_too_large",
             Self::UnsupportedEncoding { .. } => "unsupported_encoding",
+            Self::UploadStalled => "upload_stalled",
             Self::NotReady => "gateway_not_ready",
             Self::StateTooOld => "gateway_state_too_old",
             Self::Misconfigured { .. } => "filter_misconfigured",
@@ -186,6 +190,7 @@ impl Refusal {
             Self::UnsupportedEncoding { encoding } => {
                 format!("The content encoding `{encoding}` is not supported. Send the body as it is.")
             }
+            Self::UploadStalled => "The request body stopped coming before it was whole.".into(),
             Self::NotReady => "The gateway has no current state and cannot check this key. Try again in a moment.".into(),
             Self::StateTooOld => "The gateway has been without its control plane for too long. Try again later.".into(),
             Self::Misconfigured { option } => format!("The gateway's filter is configured without `{option}`. Tell your administrator."),

@@ -26,6 +26,8 @@ pub(super) struct Attempt {
     pub upstream_status: u32,
     pub first_byte: Option<Mono>,
     pub last_byte: Option<Mono>,
+    /// Its headers went on to the client: what comes now is what the client gets.
+    passed: bool,
     reply: Reply,
 }
 
@@ -39,6 +41,10 @@ enum Reply {
     },
     Whole(Whole),
     Stream(Stream),
+    /// Compressed, though asked not to be: it passes unread.
+    Opaque {
+        bytes: u64,
+    },
     /// It came to its end.
     Ended {
         usage: Usage,
@@ -77,6 +83,8 @@ pub struct ReplyHead<'a> {
     pub status: u32,
     pub content_type: &'a [u8],
     pub content_length: Option<u64>,
+    /// The body is compressed.
+    pub encoded: bool,
     /// No body follows.
     pub end: bool,
 }
@@ -86,6 +94,8 @@ pub struct ReplyHead<'a> {
 pub enum ReplyBody {
     /// Goes on as it comes, each chunk through [`Exchange::reply_chunk`].
     Pass,
+    /// The same, and it may change its length.
+    Stream,
     /// Is kept back until it is whole.
     Hold,
     /// The client gets this instead.
@@ -116,6 +126,7 @@ impl Exchange {
             upstream_status: 0,
             first_byte: None,
             last_byte: None,
+            passed: false,
             reply: Reply::Waiting,
         });
         let edits = request::edits(&self.fields, &backend.model);
@@ -140,17 +151,25 @@ impl Exchange {
             self.refusal = Some(refusal.clone());
             return ReplyBody::Refuse(refusal);
         }
+        attempt.passed = true;
         if !(200..300).contains(&head.status) || head.end {
             attempt.reply = Reply::Error { whole: head.end };
             return ReplyBody::Pass;
         }
+        if head.encoded {
+            attempt.reply = Reply::Opaque { bytes: 0 };
+            return ReplyBody::Pass;
+        }
         if is_event_stream(head.content_type) {
             attempt.reply = Reply::Stream(Stream::new(self.fields.asked_usage));
-            return ReplyBody::Pass;
+            return ReplyBody::Stream;
         }
         attempt.reply = Reply::Whole(Whole::new(self.operation));
         match head.content_length {
-            Some(length) if length <= HOLD_BYTES => ReplyBody::Hold,
+            Some(length) if length <= HOLD_BYTES => {
+                attempt.passed = false;
+                ReplyBody::Hold
+            }
             _ => ReplyBody::Pass,
         }
     }
@@ -177,11 +196,16 @@ impl Exchange {
                 *whole |= end;
                 return None;
             }
+            Reply::Opaque { bytes: seen } => {
+                *seen = seen.saturating_add(bytes.len() as u64);
+                None
+            }
             Reply::Waiting | Reply::Ended { .. } => return None,
         };
         if !end {
             return instead;
         }
+        attempt.passed = true;
         let last_words = attempt.settle(input_estimate);
         if last_words.is_empty() {
             return instead;
@@ -193,7 +217,7 @@ impl Exchange {
 
     /// The reply that the client gets is a provider's, or ours already; where not, Envoy answers by itself.
     pub fn replied(&self) -> bool {
-        self.refusal.is_some() || self.attempts.last().is_some_and(|a| a.upstream_status != 0)
+        self.refusal.is_some() || self.attempts.last().is_some_and(|a| a.passed)
     }
 
     /// The client gets this in place of a reply.
@@ -251,6 +275,12 @@ impl Attempt {
                     End::Whole | End::Failed => ended.rest,
                 }
             }
+            Reply::Opaque { bytes } => {
+                let usage =
+                    Usage { input: input_estimate, output: estimate::estimate_output(bytes), ..Usage::default() };
+                self.reply = Reply::Ended { usage, source: Source::Estimated, end: End::Whole };
+                Vec::new()
+            }
             other => {
                 self.reply = other;
                 Vec::new()
@@ -264,10 +294,12 @@ impl Attempt {
         match &self.reply {
             Reply::Ended { usage, source, .. } => (*usage, *source),
             Reply::Stream(stream) => stream.usage(input_estimate),
-            Reply::Waiting | Reply::Whole(_) if sent => {
+            Reply::Waiting | Reply::Whole(_) | Reply::Opaque { .. } if sent => {
                 (Usage { input: input_estimate, ..Usage::default() }, Source::Estimated)
             }
-            Reply::Waiting | Reply::Whole(_) | Reply::Error { .. } => (Usage::default(), Source::None),
+            Reply::Waiting | Reply::Whole(_) | Reply::Opaque { .. } | Reply::Error { .. } => {
+                (Usage::default(), Source::None)
+            }
         }
     }
 
@@ -276,7 +308,11 @@ impl Attempt {
         match self.reply {
             Reply::Ended { end, .. } => Some(end),
             Reply::Error { whole: true } => Some(End::Failed),
-            Reply::Error { whole: false } | Reply::Waiting | Reply::Whole(_) | Reply::Stream(_) => None,
+            Reply::Error { whole: false }
+            | Reply::Waiting
+            | Reply::Whole(_)
+            | Reply::Stream(_)
+            | Reply::Opaque { .. } => None,
         }
     }
 }

@@ -149,8 +149,12 @@ fn contains(details: &[u8], what: &str) -> bool {
     memchr::memmem::find(details, what.as_bytes()).is_some()
 }
 
+/// A reset of the client's HTTP/2 stream can leave no details at all; the upstream's always has some.
 fn is_client(details: &[u8]) -> bool {
-    details.starts_with(b"downstream_") || details.starts_with(b"http1.") || details.starts_with(b"http2.")
+    details.is_empty()
+        || details.starts_with(b"downstream_")
+        || details.starts_with(b"http1.")
+        || details.starts_with(b"http2.")
 }
 
 fn is_timeout(details: &[u8]) -> bool {

@@ -86,7 +86,13 @@ fn first(exchange: &mut Exchange) {
 }
 
 fn reply(exchange: &mut Exchange, status: u32, content_type: &str, length: Option<u64>) -> ReplyBody {
-    exchange.reply_head(ReplyHead { status, content_type: content_type.as_bytes(), content_length: length, end: false })
+    exchange.reply_head(ReplyHead {
+        status,
+        content_type: content_type.as_bytes(),
+        content_length: length,
+        encoded: false,
+        end: false,
+    })
 }
 
 fn close(exchange: &mut Exchange, details: &str) -> Vec<Record> {
@@ -153,7 +159,7 @@ fn each_attempt_has_a_record_and_only_what_ran_costs() {
 fn a_client_that_leaves_is_billed_for_what_streamed() {
     let mut exchange = admit(STREAM);
     first(&mut exchange);
-    assert_eq!(reply(&mut exchange, 200, "text/event-stream; charset=utf-8", None), ReplyBody::Pass);
+    assert_eq!(reply(&mut exchange, 200, "text/event-stream; charset=utf-8", None), ReplyBody::Stream);
     let delta = "data: {\"choices\":[{\"delta\":{\"content\":\"12345678\"}}]}\n\n";
     exchange.reply_chunk(delta.as_bytes(), false, Mono(5_000_000));
     let records = close(&mut exchange, "downstream_remote_disconnect");
@@ -208,6 +214,30 @@ fn a_providers_refusal_of_our_credential_is_not_the_clients() {
     let records = close(&mut exchange, "");
     assert_eq!(outcome(&records), (0, 0, Source::None, Some(0), 502, Ended::ProviderError));
     assert_eq!((records[0].upstream_status, records[0].refusal.as_str()), (401, "provider_refused_credential"));
+}
+
+#[test]
+fn a_held_reply_that_breaks_off_is_not_what_the_client_got() {
+    let mut exchange = admit(CHAT);
+    first(&mut exchange);
+    assert_eq!(reply(&mut exchange, 200, "application/json", Some(1_000)), ReplyBody::Hold);
+    exchange.reply_chunk(b"{", false, Mono(5_000_000));
+    assert!(!exchange.replied());
+    exchange.refuse(Refusal::UpstreamUnavailable);
+    let (_, _, source, _, status, ended) = outcome(&close(&mut exchange, "upstream_reset_before_response_started{x}"));
+    assert_eq!((source, status, ended), (Source::Estimated, 503, Ended::UpstreamCut));
+}
+
+#[test]
+fn a_compressed_reply_passes_unread_and_is_estimated() {
+    let mut exchange = admit(STREAM);
+    first(&mut exchange);
+    let head =
+        ReplyHead { status: 200, content_type: b"text/event-stream", content_length: None, encoded: true, end: false };
+    assert_eq!(exchange.reply_head(head), ReplyBody::Pass);
+    assert_eq!(exchange.reply_chunk(&[0; 40], true, Mono(5_000_000)), None);
+    let (_, output, source, _, status, ended) = outcome(&close(&mut exchange, ""));
+    assert_eq!((output, source, status, ended), (10, Source::Estimated, 200, Ended::Complete));
 }
 
 #[test]

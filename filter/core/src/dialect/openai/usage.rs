@@ -132,6 +132,9 @@ impl Rest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count(Option<u64>);
 
+/// No request uses as many tokens. A count beyond is a fault of the provider, and says nothing.
+const MAX_TOKENS: u64 = 1_000_000_000;
+
 impl Count {
     fn or_zero(self) -> u64 {
         self.0.unwrap_or(0)
@@ -144,7 +147,7 @@ impl Count {
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(CountVisitor).map(Self)
+        deserializer.deserialize_any(CountVisitor).map(|n| Self(n.filter(|n| *n <= MAX_TOKENS)))
     }
 }
 
@@ -255,8 +258,10 @@ mod tests {
         let odd = r#"{"prompt_tokens":3.0,"completion_tokens":-1,"total_tokens":null,"prompt_tokens_details":null,
             "completion_tokens_details":{"reasoning_tokens":"9","audio_tokens":{"a":[1,{}]}}}"#;
         assert_eq!(usage(odd), Usage { input: 3, ..Usage::default() });
+        // What no request can use says nothing: the others are believed, or the usage is estimated.
         let huge = r#"{"prompt_tokens":18446744073709551615,"completion_tokens":1e30,"total_tokens":1}"#;
-        assert_eq!(usage(huge), Usage { input: u64::MAX, output: u64::MAX, ..Usage::default() });
+        assert_eq!(usage(huge), Usage { input: 1, ..Usage::default() });
+        assert_eq!(Reported::parse(br#"{"prompt_tokens":4000000000000,"completion_tokens":4000000000000}"#), None);
         for nothing in ["null", "{}", r#"{"prompt_tokens":null}"#, "[1]", "7", r#"{"prompt_tokens":"#] {
             assert_eq!(Reported::parse(nothing.as_bytes()), None, "{nothing}");
         }
@@ -264,14 +269,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_sum_is_the_totals(p: u32, k: u32, cached: u32, written: u32, heard: u32, thought: u32, spoken: u32) {
-            let (total, max) = (u64::from(p) + u64::from(k), u64::from(u32::MAX) * 2);
+        fn the_sum_is_the_totals(
+            p in 0..=MAX_TOKENS / 2, k in 0..=MAX_TOKENS / 2,
+            cached: u32, written: u32, heard: u32, thought: u32, spoken: u32,
+        ) {
+            let (total, max) = (p + k, MAX_TOKENS);
             let usage = usage(&format!(
                 r#"{{"prompt_tokens":{p},"completion_tokens":{k},"total_tokens":{total},
                 "prompt_tokens_details":{{"cached_tokens":{cached},"cache_write_tokens":{written},"audio_tokens":{heard}}},
                 "completion_tokens_details":{{"reasoning_tokens":{thought},"audio_tokens":{spoken}}}}}"#
             ));
-            prop_assert_eq!((usage.all_input(), usage.all_output()), (p.into(), k.into()));
+            prop_assert_eq!((usage.all_input(), usage.all_output()), (p, k));
             prop_assert!(usage.all_input() + usage.all_output() <= max);
         }
     }
