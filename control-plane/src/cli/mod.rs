@@ -4,6 +4,7 @@
 
 mod client;
 mod doctor;
+mod explain;
 mod file;
 mod keyring;
 mod keys;
@@ -49,7 +50,7 @@ enum Command {
     /// What was used, and what it cost
     Usage(WithClient<usage::UsageArgs>),
     /// All attempts of one request: where it went, and why
-    Explain(WithClient<usage::ExplainArgs>),
+    Explain(WithClient<explain::ExplainArgs>),
     /// Add to the ledger what only an Envoy's access log saw
     Reconcile(WithClient<usage::ReconcileArgs>),
     /// Check that the control plane works and its Envoys follow
@@ -92,7 +93,7 @@ async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Keys(c) => keys::execute(c.args, &c.client.connect()?, c.client.output).await?,
         Command::Nodes(c) => nodes::execute(c.args, &c.client.connect()?, c.client.output).await?,
         Command::Usage(c) => usage::usage(&c.args, &c.client.connect()?, c.client.output).await?,
-        Command::Explain(c) => usage::explain(&c.args, &c.client.connect()?, c.client.output).await?,
+        Command::Explain(c) => explain::explain(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Reconcile(c) => usage::reconcile(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Doctor(c) => return doctor::examine(&c.client.connect()?).await,
         Command::Keyring(args) => keyring::execute(&args)?,

@@ -3,7 +3,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::client::Client;
 use super::output::{Column, Output, dollars, millis, sum, text};
@@ -41,20 +41,14 @@ pub(super) struct UsageArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct ExplainArgs {
-    /// What x-sluicegate-request-id said
-    request_id: String,
-}
-
-#[derive(Debug, clap::Args)]
 pub(super) struct ReconcileArgs {
     /// An Envoy's access log; - for standard input
     #[arg(default_value = "-")]
     file: PathBuf,
 }
 
-const INPUT: &[&str] = &["input", "cache_read", "cache_write_5m", "cache_write_1h", "audio_in"];
-const OUTPUT: &[&str] = &["output", "reasoning", "audio_out"];
+pub(super) const INPUT: &[&str] = &["input", "cache_read", "cache_write_5m", "cache_write_1h", "audio_in"];
+pub(super) const OUTPUT: &[&str] = &["output", "reasoning", "audio_out"];
 
 const ATTEMPTS: &[Column] = &[
     ("REQUEST", |r| text(r, "operation")),
@@ -86,7 +80,7 @@ const SUMS: &[Column] = &[
     ("UNPRICED", |r| text(r, "unpriced")),
 ];
 
-fn items(answer: &Value, field: &str) -> Vec<Value> {
+pub(super) fn items(answer: &Value, field: &str) -> Vec<Value> {
     answer.get(field).and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
@@ -115,98 +109,6 @@ async fn id_of(client: &Client, kind: &str, reference: &str) -> anyhow::Result<S
     }
     let noun = client.get(&["v1", &format!("{kind}s"), reference], &[]).await?;
     Ok(text(&noun, "id"))
-}
-
-pub(super) async fn explain(args: &ExplainArgs, client: &Client, output: Output) -> anyhow::Result<()> {
-    let answer = client.get(&["v1", "usage", &args.request_id], &[]).await?;
-    if output == Output::Json {
-        output.value(&answer);
-        return Ok(());
-    }
-    for attempt in items(&answer, "attempts") {
-        super::output::print(&attempt_text(&attempt));
-    }
-    Ok(())
-}
-
-/// One attempt in words, a fact a line.
-fn attempt_text(attempt: &Value) -> String {
-    let get = |field: &str| text(attempt, field);
-    let tokens: Vec<String> = INPUT
-        .iter()
-        .chain(OUTPUT)
-        .chain(&["images"])
-        .filter(|kind| attempt.get(**kind).and_then(Value::as_i64).is_some_and(|n| n > 0))
-        .map(|kind| format!("{kind} {}", get(kind)))
-        .collect();
-    let facts = [
-        (
-            "request",
-            format!(
-                "{}, attempt {}{}",
-                get("operation"),
-                get("attempt"),
-                if attempt.get("last") == Some(&json!(true)) { ", the last" } else { "" }
-            ),
-        ),
-        ("at", format!("{} on {}", get("admitted_at"), get("node"))),
-        (
-            "by",
-            format!(
-                "org {}, team {}, user {}, key {} ({})",
-                get("org"),
-                get("team"),
-                get("user"),
-                get("key"),
-                get("key_id")
-            ),
-        ),
-        (
-            "asked",
-            format!(
-                "{} for {}{}",
-                get("route"),
-                get("requested_model"),
-                if attempt.get("stream") == Some(&json!(true)) { ", streamed" } else { "" }
-            ),
-        ),
-        (
-            "went to",
-            format!(
-                "{} with credential {} (model {}, policy {})",
-                get("backend"),
-                get("credential"),
-                get("model"),
-                get("policy_revision")
-            ),
-        ),
-        (
-            "outcome",
-            format!(
-                "{}: client got {}, provider said {}, refusal {}",
-                get("ended"),
-                get("status"),
-                get("upstream_status"),
-                get("refusal")
-            ),
-        ),
-        (
-            "usage",
-            format!("{} ({})", if tokens.is_empty() { "none".to_owned() } else { tokens.join(", ") }, get("source")),
-        ),
-        ("cost", dollars(attempt, "cost_nano")),
-        (
-            "time",
-            format!(
-                "{} in all, first token after {}, gateway's own {}",
-                millis(attempt, "total_us"),
-                millis(attempt, "first_token_us"),
-                millis(attempt, "gateway_us")
-            ),
-        ),
-    ];
-    let lines: String = facts.iter().map(|(name, fact)| format!("{name:<8} {fact}\n")).collect();
-    format!("{lines}\n")
 }
 
 /// How much of a log is sent at once.
