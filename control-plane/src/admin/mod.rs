@@ -16,7 +16,7 @@ use axum::Router;
 pub use error::{Error, Problem, ProblemBody};
 pub use reconcile::Difference;
 pub use rest::openapi;
-pub use service::{ApplyOutcome, IssuedKey, IssuedNodeToken, Page, Service};
+pub use service::{ApplyOutcome, IssuedAdminToken, IssuedKey, IssuedNodeToken, Page, Service};
 
 /// All routes of the Admin API.
 pub fn router(service: Arc<Service>) -> Router {

@@ -2,6 +2,7 @@
 //!
 //! `serve` and `run` are the processes; all else is a client of the Admin API, or needs nobody.
 
+mod admin_token;
 mod client;
 mod doctor;
 mod explain;
@@ -47,6 +48,8 @@ enum Command {
     Keys(WithClient<keys::KeysArgs>),
     /// Tokens that Envoys authenticate with
     Nodes(WithClient<nodes::NodesArgs>),
+    /// Tokens that administrators authenticate with
+    AdminToken(WithClient<admin_token::AdminTokenArgs>),
     /// What was used, and what it cost
     Usage(WithClient<usage::UsageArgs>),
     /// All attempts of one request: where it went, and why
@@ -92,9 +95,10 @@ async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Export(c) => file::export(&c.client.connect()?, c.client.output).await?,
         Command::Keys(c) => keys::execute(c.args, &c.client.connect()?, c.client.output).await?,
         Command::Nodes(c) => nodes::execute(c.args, &c.client.connect()?, c.client.output).await?,
+        Command::AdminToken(c) => admin_token::execute(c.args, &c.client.connect()?, c.client.output).await?,
         Command::Usage(c) => usage::usage(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Explain(c) => explain::explain(&c.args, &c.client.connect()?, c.client.output).await?,
-        Command::Reconcile(c) => usage::reconcile(&c.args, &c.client.connect()?, c.client.output).await?,
+        Command::Reconcile(c) => return usage::reconcile(&c.args, &c.client.connect()?, c.client.output).await,
         Command::Doctor(c) => return doctor::examine(&c.client.connect()?).await,
         Command::Keyring(args) => keyring::execute(&args)?,
     }

@@ -1,5 +1,6 @@
 //! Postgres: the only module that knows SQL. Every write is one transaction (see `migrations/`).
 
+mod admin_token;
 mod apply;
 mod block;
 mod endpoint;
@@ -15,6 +16,7 @@ mod profile;
 mod read;
 mod roster;
 mod seed;
+mod time;
 mod tx;
 
 use std::time::Duration;
@@ -22,6 +24,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _};
 
+pub use admin_token::{AdminToken, NewAdminToken};
 pub use apply::{Change, ChangeKind, Document, Version};
 pub use block::Blockable;
 pub use endpoint::{Endpoint, EndpointError};
