@@ -4,6 +4,7 @@
 //! `{"error": {"code", "message", "field"}}`; `field` is the path of what is wrong in the request.
 
 mod auth;
+mod doctor;
 mod error;
 mod reconcile;
 mod rest;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use axum::Router;
 
+pub use doctor::{Diagnosis, Finding, Severity};
 pub use error::{Error, Problem, ProblemBody};
 pub use reconcile::Difference;
 pub use rest::openapi;

@@ -102,6 +102,10 @@ impl Service {
         &self.store
     }
 
+    pub(super) fn keyring(&self) -> &Keyring {
+        &self.keyring
+    }
+
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn list<T: Noun>(&self, after: Option<i32>, limit: Option<u32>) -> Result<Page<Stored<T>>> {

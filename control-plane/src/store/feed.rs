@@ -328,7 +328,7 @@ async fn read_policy(connection: &mut PgConnection) -> Result<Option<PolicyRow>,
     Ok(row.map(|(revision, snapshot)| PolicyRow { revision: revision.cast_unsigned(), snapshot }))
 }
 
-async fn read_credentials(connection: &mut PgConnection) -> Result<Vec<CredentialRow>, StoreError> {
+pub(super) async fn read_credentials(connection: &mut PgConnection) -> Result<Vec<CredentialRow>, StoreError> {
     let rows: Vec<(i32, String, i64, String, Option<Vec<u8>>)> =
         sqlx::query_as("select id, name, revision, source, sealed from credential order by id")
             .fetch_all(connection)

@@ -3,6 +3,7 @@
 mod admin_token;
 mod apply;
 mod block;
+mod doctor;
 mod endpoint;
 mod era;
 mod fault;
@@ -27,6 +28,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 pub use admin_token::{AdminToken, NewAdminToken};
 pub use apply::{Change, ChangeKind, Document, Version};
 pub use block::Blockable;
+pub use doctor::{Examined, Lack};
 pub use endpoint::{Endpoint, EndpointError};
 pub use era::{Era, RaiseError};
 pub use fault::{Fault, WriteError};
