@@ -4,6 +4,7 @@
 //! `{"error": {"code", "message", "field"}}`; `field` is the path of what is wrong in the request.
 
 mod auth;
+mod doctor;
 mod error;
 mod reconcile;
 mod rest;
@@ -13,10 +14,11 @@ use std::sync::Arc;
 
 use axum::Router;
 
+pub use doctor::{Diagnosis, Finding, Severity};
 pub use error::{Error, Problem, ProblemBody};
 pub use reconcile::Difference;
 pub use rest::openapi;
-pub use service::{ApplyOutcome, IssuedKey, IssuedNodeToken, Page, Service};
+pub use service::{ApplyOutcome, IssuedAdminToken, IssuedKey, IssuedNodeToken, Page, Service};
 
 /// All routes of the Admin API.
 pub fn router(service: Arc<Service>) -> Router {

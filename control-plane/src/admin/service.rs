@@ -12,8 +12,8 @@ use super::reconcile::{self, Difference};
 use crate::credentials::Keyring;
 use crate::store::noun::{Key, Noun, Stored, Which};
 use crate::store::{
-    AuditEntry, Blockable, Change, Document, EnvoyRow, NewNodeToken, NodeToken, Store, SummaryRow, UsageFilter,
-    UsageRow,
+    AdminToken, AuditEntry, Blockable, Change, Document, EnvoyRow, NewAdminToken, NewNodeToken, NodeToken, Store,
+    SummaryRow, UsageFilter, UsageRow,
 };
 
 /// The one way to change what the store holds.
@@ -49,6 +49,15 @@ pub struct IssuedNodeToken {
     pub token: String,
     /// For the Envoy's `SLUICEGATE_SEAL_KEY`.
     pub seal_key: String,
+}
+
+/// An admin token with itself, which is never shown again.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct IssuedAdminToken {
+    #[serde(flatten)]
+    pub admin_token: AdminToken,
+    /// `sga-...`
+    pub token: String,
 }
 
 /// What an apply did, or would do.
@@ -91,6 +100,10 @@ impl Service {
 
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    pub(super) fn keyring(&self) -> &Keyring {
+        &self.keyring
     }
 
     /// # Errors
@@ -193,6 +206,32 @@ impl Service {
     pub async fn revoke_node_token(&self, actor: &str, reference: &str) -> Result<()> {
         let mut write = self.store.begin(actor, &self.keyring).await?;
         write.revoke_node_token(reference).await?;
+        write.commit().await?;
+        Ok(())
+    }
+
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub async fn admin_tokens(&self, after: Option<i32>, limit: Option<u32>) -> Result<Page<AdminToken>> {
+        let limit = bounded(limit);
+        let items = self.store.admin_tokens(after.unwrap_or(0), limit).await?;
+        Ok(page(items, limit, |token| token.id.to_string()))
+    }
+
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Conflict`].
+    pub async fn create_admin_token(&self, actor: &str, new: &NewAdminToken) -> Result<IssuedAdminToken> {
+        let mut write = self.store.begin(actor, &self.keyring).await?;
+        let (id, token) = write.create_admin_token(new).await?;
+        write.commit().await?;
+        Ok(IssuedAdminToken { admin_token: self.store.admin_token(id).await?, token: token.expose().to_owned() })
+    }
+
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Conflict`] where it is the last one.
+    pub async fn revoke_admin_token(&self, actor: &str, reference: &str) -> Result<()> {
+        let mut write = self.store.begin(actor, &self.keyring).await?;
+        write.revoke_admin_token(reference).await?;
         write.commit().await?;
         Ok(())
     }

@@ -1,3 +1,4 @@
+use chrono::{DateTime, Utc};
 use serde_json::{Map, Value, json};
 
 use super::client::Client;
@@ -77,8 +78,21 @@ const COLUMNS: &[Column] = &[
     ("MODELS", |r| if r.get("models").is_none() { "any".to_owned() } else { text(r, "models") }),
     ("NETWORKS", |r| text(r, "networks")),
     ("EXPIRES", |r| text(r, "expires_at")),
-    ("DISABLED", |r| text(r, "disabled")),
+    ("CREATED", |r| text(r, "created_at")),
+    ("STATE", state),
 ];
+
+/// Whether it is of use now.
+fn state(key: &Value) -> String {
+    let expires = text(key, "expires_at").parse::<DateTime<Utc>>();
+    if key.get("disabled") == Some(&Value::Bool(true)) {
+        "disabled".to_owned()
+    } else if expires.is_ok_and(|at| at <= Utc::now()) {
+        "expired".to_owned()
+    } else {
+        "active".to_owned()
+    }
+}
 
 pub(super) async fn execute(args: KeysArgs, client: &Client, output: Output) -> anyhow::Result<()> {
     match args.command {

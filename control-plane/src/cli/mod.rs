@@ -2,8 +2,10 @@
 //!
 //! `serve` and `run` are the processes; all else is a client of the Admin API, or needs nobody.
 
+mod admin_token;
 mod client;
 mod doctor;
+mod explain;
 mod file;
 mod keyring;
 mod keys;
@@ -46,10 +48,12 @@ enum Command {
     Keys(WithClient<keys::KeysArgs>),
     /// Tokens that Envoys authenticate with
     Nodes(WithClient<nodes::NodesArgs>),
+    /// Tokens that administrators authenticate with
+    AdminToken(WithClient<admin_token::AdminTokenArgs>),
     /// What was used, and what it cost
     Usage(WithClient<usage::UsageArgs>),
     /// All attempts of one request: where it went, and why
-    Explain(WithClient<usage::ExplainArgs>),
+    Explain(WithClient<explain::ExplainArgs>),
     /// Add to the ledger what only an Envoy's access log saw
     Reconcile(WithClient<usage::ReconcileArgs>),
     /// Check that the control plane works and its Envoys follow
@@ -91,9 +95,10 @@ async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Export(c) => file::export(&c.client.connect()?, c.client.output).await?,
         Command::Keys(c) => keys::execute(c.args, &c.client.connect()?, c.client.output).await?,
         Command::Nodes(c) => nodes::execute(c.args, &c.client.connect()?, c.client.output).await?,
+        Command::AdminToken(c) => admin_token::execute(c.args, &c.client.connect()?, c.client.output).await?,
         Command::Usage(c) => usage::usage(&c.args, &c.client.connect()?, c.client.output).await?,
-        Command::Explain(c) => usage::explain(&c.args, &c.client.connect()?, c.client.output).await?,
-        Command::Reconcile(c) => usage::reconcile(&c.args, &c.client.connect()?, c.client.output).await?,
+        Command::Explain(c) => explain::explain(&c.args, &c.client.connect()?, c.client.output).await?,
+        Command::Reconcile(c) => return usage::reconcile(&c.args, &c.client.connect()?, c.client.output).await,
         Command::Doctor(c) => return doctor::examine(&c.client.connect()?).await,
         Command::Keyring(args) => keyring::execute(&args)?,
     }

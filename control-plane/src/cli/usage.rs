@@ -1,20 +1,24 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::client::Client;
 use super::output::{Column, Output, dollars, millis, sum, text};
 use crate::admin::Difference;
 
+/// The most that one call answers.
+const MAX_ROWS: i64 = 1000;
+
 #[derive(Debug, clap::Args)]
 pub(super) struct UsageArgs {
-    /// Sum by hour, day, key or model instead of listing attempts
-    #[arg(long, value_parser = ["hour", "day", "key", "model"])]
+    /// Sum by this instead of listing attempts
+    #[arg(long, value_parser = ["hour", "day", "org", "team", "user", "key", "model"])]
     by: Option<String>,
-    /// From when on, such as 2026-01-02T00:00:00Z
+    /// From when on, such as 2026-01-02T00:00:00Z, or a date: its midnight in UTC
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
     /// Until before when
@@ -35,15 +39,9 @@ pub(super) struct UsageArgs {
     /// Of one model, by id or name
     #[arg(long)]
     model: Option<String>,
-    /// At most so many, the newest first
-    #[arg(long, default_value_t = 20)]
+    /// At most so many, the newest first; 1000 at most
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=MAX_ROWS))]
     limit: u32,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct ExplainArgs {
-    /// What x-sluicegate-request-id said
-    request_id: String,
 }
 
 #[derive(Debug, clap::Args)]
@@ -53,8 +51,8 @@ pub(super) struct ReconcileArgs {
     file: PathBuf,
 }
 
-const INPUT: &[&str] = &["input", "cache_read", "cache_write_5m", "cache_write_1h", "audio_in"];
-const OUTPUT: &[&str] = &["output", "reasoning", "audio_out"];
+pub(super) const INPUT: &[&str] = &["input", "cache_read", "cache_write_5m", "cache_write_1h", "audio_in"];
+pub(super) const OUTPUT: &[&str] = &["output", "reasoning", "audio_out"];
 
 const ATTEMPTS: &[Column] = &[
     ("REQUEST", |r| text(r, "operation")),
@@ -70,7 +68,7 @@ const ATTEMPTS: &[Column] = &[
     ("COST", |r| dollars(r, "cost_nano")),
     ("TOTAL", |r| millis(r, "total_us")),
     ("GATEWAY", |r| millis(r, "gateway_us")),
-    ("ENDED", |r| text(r, "ended")),
+    ("REFUSAL/ENDED", |r| text(r, if r["refusal"].is_string() { "refusal" } else { "ended" })),
 ];
 
 const SUMS: &[Column] = &[
@@ -86,12 +84,13 @@ const SUMS: &[Column] = &[
     ("UNPRICED", |r| text(r, "unpriced")),
 ];
 
-fn items(answer: &Value, field: &str) -> Vec<Value> {
+pub(super) fn items(answer: &Value, field: &str) -> Vec<Value> {
     answer.get(field).and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
 pub(super) async fn usage(args: &UsageArgs, client: &Client, output: Output) -> anyhow::Result<()> {
-    let mut query = vec![("limit", args.limit.to_string())];
+    // One more than is shown tells whether there are more.
+    let mut query = vec![("limit", (i64::from(args.limit) + 1).min(MAX_ROWS).to_string())];
     for (name, value) in [("from", &args.from), ("to", &args.to), ("by", &args.by)] {
         query.extend(value.clone().map(|value| (name, value)));
     }
@@ -104,7 +103,17 @@ pub(super) async fn usage(args: &UsageArgs, client: &Client, output: Output) -> 
     }
     let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let answer = client.get(&["v1", "usage"], &query).await?;
-    output.rows(&items(&answer, "items"), if args.by.is_some() { SUMS } else { ATTEMPTS });
+    let mut rows = items(&answer, "items");
+    let shown = usize::try_from(args.limit)?;
+    let cut = rows.len() > shown;
+    let full = i64::try_from(rows.len())? == MAX_ROWS;
+    rows.truncate(shown);
+    output.rows(&rows, if args.by.is_some() { SUMS } else { ATTEMPTS });
+    if cut {
+        eprintln!("only {shown} are shown, there are more: raise --limit, or narrow with --from and --to");
+    } else if full {
+        eprintln!("only {shown} are shown, there may be more: narrow with --from and --to");
+    }
     Ok(())
 }
 
@@ -117,102 +126,10 @@ async fn id_of(client: &Client, kind: &str, reference: &str) -> anyhow::Result<S
     Ok(text(&noun, "id"))
 }
 
-pub(super) async fn explain(args: &ExplainArgs, client: &Client, output: Output) -> anyhow::Result<()> {
-    let answer = client.get(&["v1", "usage", &args.request_id], &[]).await?;
-    if output == Output::Json {
-        output.value(&answer);
-        return Ok(());
-    }
-    for attempt in items(&answer, "attempts") {
-        super::output::print(&attempt_text(&attempt));
-    }
-    Ok(())
-}
-
-/// One attempt in words, a fact a line.
-fn attempt_text(attempt: &Value) -> String {
-    let get = |field: &str| text(attempt, field);
-    let tokens: Vec<String> = INPUT
-        .iter()
-        .chain(OUTPUT)
-        .chain(&["images"])
-        .filter(|kind| attempt.get(**kind).and_then(Value::as_i64).is_some_and(|n| n > 0))
-        .map(|kind| format!("{kind} {}", get(kind)))
-        .collect();
-    let facts = [
-        (
-            "request",
-            format!(
-                "{}, attempt {}{}",
-                get("operation"),
-                get("attempt"),
-                if attempt.get("last") == Some(&json!(true)) { ", the last" } else { "" }
-            ),
-        ),
-        ("at", format!("{} on {}", get("admitted_at"), get("node"))),
-        (
-            "by",
-            format!(
-                "org {}, team {}, user {}, key {} ({})",
-                get("org"),
-                get("team"),
-                get("user"),
-                get("key"),
-                get("key_id")
-            ),
-        ),
-        (
-            "asked",
-            format!(
-                "{} for {}{}",
-                get("route"),
-                get("requested_model"),
-                if attempt.get("stream") == Some(&json!(true)) { ", streamed" } else { "" }
-            ),
-        ),
-        (
-            "went to",
-            format!(
-                "{} with credential {} (model {}, policy {})",
-                get("backend"),
-                get("credential"),
-                get("model"),
-                get("policy_revision")
-            ),
-        ),
-        (
-            "outcome",
-            format!(
-                "{}: client got {}, provider said {}, refusal {}",
-                get("ended"),
-                get("status"),
-                get("upstream_status"),
-                get("refusal")
-            ),
-        ),
-        (
-            "usage",
-            format!("{} ({})", if tokens.is_empty() { "none".to_owned() } else { tokens.join(", ") }, get("source")),
-        ),
-        ("cost", dollars(attempt, "cost_nano")),
-        (
-            "time",
-            format!(
-                "{} in all, first token after {}, gateway's own {}",
-                millis(attempt, "total_us"),
-                millis(attempt, "first_token_us"),
-                millis(attempt, "gateway_us")
-            ),
-        ),
-    ];
-    let lines: String = facts.iter().map(|(name, fact)| format!("{name:<8} {fact}\n")).collect();
-    format!("{lines}\n")
-}
-
 /// How much of a log is sent at once.
 const BATCH_BYTES: usize = 4 << 20;
 
-pub(super) async fn reconcile(args: &ReconcileArgs, client: &Client, output: Output) -> anyhow::Result<()> {
+pub(super) async fn reconcile(args: &ReconcileArgs, client: &Client, output: Output) -> anyhow::Result<ExitCode> {
     let mut log: Box<dyn BufRead> = if args.file == Path::new("-") {
         Box::new(BufReader::new(std::io::stdin()))
     } else {
@@ -238,7 +155,25 @@ pub(super) async fn reconcile(args: &ReconcileArgs, client: &Client, output: Out
         Output::Json => output.value(&row),
         Output::Table => output.rows(&[row], RECONCILED),
     }
-    Ok(())
+    Ok(verdict(&total))
+}
+
+/// Fails where the log had lines and none of them was of use.
+fn verdict(total: &Difference) -> ExitCode {
+    let Difference { lines, records, rejected, unreadable, .. } = *total;
+    if lines == 0 {
+        eprintln!("the log is empty");
+        return ExitCode::SUCCESS;
+    }
+    if records > rejected {
+        return ExitCode::SUCCESS;
+    }
+    match (records, unreadable) {
+        (0, 0) => eprintln!("none of {lines} lines holds a record: is it the access log of an Envoy under Sluicegate?"),
+        (0, _) => eprintln!("none of {lines} lines holds a record that can be read, {unreadable} are cut or garbled"),
+        _ => eprintln!("all {records} records in {lines} lines were rejected: they make no sense or are too old"),
+    }
+    ExitCode::FAILURE
 }
 
 const RECONCILED: &[Column] = &[

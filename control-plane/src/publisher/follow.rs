@@ -41,7 +41,13 @@ pub(super) struct Follower {
     /// Somebody wants a reading now.
     now: Arc<Notify>,
     /// Credentials whose secret could not be read; tried again with each reading.
-    unread: Vec<CredentialRow>,
+    unread: Vec<Unread>,
+}
+
+struct Unread {
+    row: CredentialRow,
+    /// Why, as it was logged.
+    error: String,
 }
 
 impl Follower {
@@ -124,17 +130,29 @@ impl Follower {
             (Some(rows), _) => (Vec::new(), rows),
             (None, Some(last)) if self.unread.is_empty() => return Arc::clone(&last.credentials),
             (None, last) => {
-                (last.map(|l| l.credentials.to_vec()).unwrap_or_default(), std::mem::take(&mut self.unread))
+                let rows = self.unread.iter().map(|unread| unread.row.clone()).collect();
+                (last.map(|l| l.credentials.to_vec()).unwrap_or_default(), rows)
             }
         };
         let mut unread = Vec::new();
         for row in rows {
+            let before = self.unread.iter().find(|unread| unread.row.id == row.id);
             match self.open(&row).await {
-                Ok(secret) => opened.push(Credential { id: row.id, revision: row.revision, secret }),
+                Ok(secret) => {
+                    if before.is_some() {
+                        tracing::info!(credential = row.name, "a provider credential can be read again");
+                    }
+                    opened.push(Credential { id: row.id, revision: row.revision, secret });
+                }
                 Err(error) => {
-                    metrics::counter!("sluicegate_credentials_unreadable_total").increment(1);
-                    tracing::error!(credential = row.id, source = row.source, %error, "cannot read a provider credential");
-                    unread.push(row);
+                    let error = error.to_string();
+                    // Once per change, though it is tried every second.
+                    if before.is_none_or(|before| before.error != error || before.row.revision != row.revision) {
+                        metrics::counter!("sluicegate_credentials_unreadable_total").increment(1);
+                        let (name, source) = (&row.name, &row.source);
+                        tracing::error!(credential = name, source, error, "cannot read a provider credential");
+                    }
+                    unread.push(Unread { row, error });
                 }
             }
         }

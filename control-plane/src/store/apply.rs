@@ -73,17 +73,30 @@ macro_rules! sections {
     };
 }
 
+/// A message that tells its path itself, or that of what encloses it, would tell it twice.
+fn without_path<'a>(path: &str, message: &'a str) -> &'a str {
+    let encloses = |told: &str| {
+        let rest = path.strip_prefix(told).filter(|_| !told.is_empty());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    match message.split_once(": ") {
+        Some((told, rest)) if encloses(told) => rest,
+        _ => message,
+    }
+}
+
 impl Document {
     /// Reads a file, YAML or JSON (which is YAML).
     ///
     /// # Errors
     /// The first fault of form: no YAML, an unknown, missing or ill-typed field.
     pub fn parse(text: &str) -> Result<Self, Fault> {
+        if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
+            return Err(Fault::new("", "is empty; a file begins with `version: v1`"));
+        }
         serde_path_to_error::deserialize(serde_norway::Deserializer::from_str(text)).map_err(|e| {
-            // An error that tells its path itself would tell it twice.
             let path = noun::path_of(e.path());
-            let message = e.inner().to_string();
-            let message = message.strip_prefix(&format!("{path}: ")).map(str::to_owned).unwrap_or(message);
+            let message = without_path(&path, &e.inner().to_string()).to_owned();
             Fault { field: path, message }
         })
     }
@@ -381,6 +394,17 @@ keys:
         assert_eq!(field("10.0.0.0/8", "10.0.0.1/8"), "keys[0].networks[0]");
         assert_eq!(field("org: acme", "org: emca"), "keys[0].org");
         assert_eq!(field("version: v1", "version: v2"), "version");
+    }
+
+    #[test]
+    fn a_path_is_told_once_and_a_time_is_asked_for_in_words() {
+        let message = |from, to| fault(from, to).message;
+        assert!(message("env:OPENAI_API_KEY", "sk-inline").starts_with("a source is `stored`"));
+        let time = message("networks: [10.0.0.0/8]", "expires_at: tomorrow");
+        assert!(time.starts_with("wants a time such as 2030-01-01T00:00:00Z"), "{time}");
+        for empty in ["", "\n", "# nothing\n\n"] {
+            assert!(Document::parse(empty).unwrap_err().message.starts_with("is empty"));
+        }
     }
 
     #[test]

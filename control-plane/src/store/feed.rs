@@ -102,6 +102,7 @@ pub struct PolicyRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CredentialRow {
     pub id: u32,
+    pub name: String,
     pub revision: u64,
     /// `stored`, `env:<NAME>` or `file:<path>`.
     pub source: String,
@@ -327,13 +328,16 @@ async fn read_policy(connection: &mut PgConnection) -> Result<Option<PolicyRow>,
     Ok(row.map(|(revision, snapshot)| PolicyRow { revision: revision.cast_unsigned(), snapshot }))
 }
 
-async fn read_credentials(connection: &mut PgConnection) -> Result<Vec<CredentialRow>, StoreError> {
-    let rows: Vec<(i32, i64, String, Option<Vec<u8>>)> =
-        sqlx::query_as("select id, revision, source, sealed from credential order by id").fetch_all(connection).await?;
+pub(super) async fn read_credentials(connection: &mut PgConnection) -> Result<Vec<CredentialRow>, StoreError> {
+    let rows: Vec<(i32, String, i64, String, Option<Vec<u8>>)> =
+        sqlx::query_as("select id, name, revision, source, sealed from credential order by id")
+            .fetch_all(connection)
+            .await?;
     Ok(rows
         .into_iter()
-        .map(|(id, revision, source, sealed)| CredentialRow {
+        .map(|(id, name, revision, source, sealed)| CredentialRow {
             id: id.cast_unsigned(),
+            name,
             revision: revision.cast_unsigned(),
             source,
             sealed,

@@ -1,7 +1,9 @@
 //! Postgres: the only module that knows SQL. Every write is one transaction (see `migrations/`).
 
+mod admin_token;
 mod apply;
 mod block;
+mod doctor;
 mod endpoint;
 mod era;
 mod fault;
@@ -15,6 +17,7 @@ mod profile;
 mod read;
 mod roster;
 mod seed;
+mod time;
 mod tx;
 
 use std::time::Duration;
@@ -22,8 +25,10 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _};
 
+pub use admin_token::{AdminToken, NewAdminToken};
 pub use apply::{Change, ChangeKind, Document, Version};
 pub use block::Blockable;
+pub use doctor::{Examined, Lack};
 pub use endpoint::{Endpoint, EndpointError};
 pub use era::{Era, RaiseError};
 pub use fault::{Fault, WriteError};

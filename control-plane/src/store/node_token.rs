@@ -21,7 +21,7 @@ pub struct NewNodeToken {
     /// What its Envoys may hold. Absent: `default`.
     #[serde(default = "default_group")]
     pub group: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "super::time::optional")]
     pub expires_at: Option<DateTime<Utc>>,
 }
 

@@ -12,9 +12,11 @@ use super::{Store, StoreError};
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct UsageFilter {
-    /// Admitted at or after.
+    /// Admitted at or after; a date is its midnight in UTC.
+    #[serde(default, deserialize_with = "super::time::optional")]
     pub from: Option<DateTime<Utc>>,
-    /// Admitted before.
+    /// Admitted before; a date is its midnight in UTC.
+    #[serde(default, deserialize_with = "super::time::optional")]
     pub to: Option<DateTime<Utc>>,
     pub org: Option<i32>,
     pub team: Option<i32>,
@@ -27,7 +29,7 @@ pub struct UsageFilter {
     pub by: Option<SummaryBy>,
 }
 
-/// One attempt, or one refusal.
+/// One attempt, or one refusal. Names are those of today; of what is deleted, `<id> (deleted)`.
 #[derive(Clone, Debug, Serialize, sqlx::FromRow, ToSchema)]
 pub struct UsageRow {
     /// The request id; all attempts of one request share it.
@@ -85,6 +87,9 @@ pub enum SummaryBy {
     Hour,
     #[default]
     Day,
+    Org,
+    Team,
+    User,
     Key,
     Model,
 }
@@ -92,7 +97,8 @@ pub enum SummaryBy {
 /// Sums over attempts.
 #[derive(Clone, Debug, Serialize, sqlx::FromRow, ToSchema)]
 pub struct SummaryRow {
-    /// The hour or day it begins at (UTC), the key as `<org>/<name>`, or the model's name.
+    /// The hour or day it begins at (UTC), or a name: `<org>/<name>` of a team, user or key. `-` where there is none,
+    /// `<id> (deleted)` of what is gone.
     pub what: String,
     pub requests: i64,
     pub attempts: i64,
@@ -149,9 +155,13 @@ pub struct AuditEntry {
     pub detail: serde_json::Value,
 }
 
-const USAGE: &str = "select u.operation, u.attempt, u.last, u.admitted_at, u.node, o.name as org, t.name as team,
-        a.name as user, k.public_id as key_id, k.name as key, u.session, u.route, u.requested_model, m.name as model,
-        p.name || '/' || b.model as backend, c.name as credential, u.policy_revision, u.stream, u.input, u.cache_read,
+const USAGE: &str = "select u.operation, u.attempt, u.last, u.admitted_at, u.node,
+        coalesce(o.name, u.org_id || ' (deleted)') as org, coalesce(t.name, u.team_id || ' (deleted)') as team,
+        coalesce(a.name, u.user_id || ' (deleted)') as user, k.public_id as key_id,
+        coalesce(k.name, u.key_id || ' (deleted)') as key, u.session, u.route, u.requested_model,
+        coalesce(m.name, u.model_id || ' (deleted)') as model,
+        coalesce(p.name || '/' || b.model, u.backend_id || ' (deleted)') as backend,
+        coalesce(c.name, u.credential_id || ' (deleted)') as credential, u.policy_revision, u.stream, u.input, u.cache_read,
         u.cache_write_5m, u.cache_write_1h, u.output, u.reasoning, u.audio_in, u.audio_out, u.images, u.source,
         u.cost_nano, u.status, u.upstream_status, u.refusal, u.ended, u.first_token_us, u.total_us, u.gateway_us,
         u.witness
@@ -170,20 +180,29 @@ const USAGE: &str = "select u.operation, u.attempt, u.last, u.admitted_at, u.nod
 
 /// The sums of `usage_hourly` by what `$what` is.
 macro_rules! summary {
-    ($what:literal) => {
+    ($($what:literal),+) => {
         concat!(
-            "select ", $what, " as what, sum(h.requests)::bigint as requests, sum(h.attempts)::bigint as attempts,
+            "select ", $($what,)+ " as what, sum(h.requests)::bigint as requests, sum(h.attempts)::bigint as attempts,
                 sum(h.refused)::bigint as refused, sum(h.estimated)::bigint as estimated, sum(h.input)::bigint as input,
                 sum(h.cached)::bigint as cached, sum(h.output)::bigint as output, sum(h.cost_nano)::bigint as cost_nano,
                 sum(h.unpriced)::bigint as unpriced
             from usage_hourly h
-            left join api_key k on k.id = h.key_id left join org o on o.id = h.org_id left join model m on m.id = h.model_id
+            left join org o on o.id = h.org_id left join team t on t.id = h.team_id
+            left join app_user a on a.id = h.user_id left join api_key k on k.id = h.key_id
+            left join model m on m.id = h.model_id
             where ($1::timestamptz is null or h.hour >= date_trunc('hour', $1)) and ($2::timestamptz is null or h.hour < $2)
               and ($3::int is null or h.org_id = $3) and ($4::int is null or h.team_id = $4)
               and ($5::int is null or h.user_id = $5) and ($6::int is null or h.key_id = $6)
               and ($7::int is null or h.model_id = $7)
             group by 1 order by 1 desc limit $8"
         )
+    };
+}
+
+/// The sums by a noun: its name while it is there.
+macro_rules! named {
+    ($id:literal, $name:literal) => {
+        summary!("case when ", $id, " = 0 then '-' else coalesce(", $name, ", ", $id, " || ' (deleted)') end")
     };
 }
 
@@ -222,7 +241,7 @@ impl Store {
             .await?)
     }
 
-    /// Sums by hour, day, key or model, of whole hours.
+    /// Sums by hour, day or a noun, of whole hours.
     ///
     /// # Errors
     /// When the database is away.
@@ -230,8 +249,11 @@ impl Store {
         let sql = match filter.by.unwrap_or_default() {
             SummaryBy::Hour => summary!("to_char(h.hour at time zone 'utc', 'YYYY-MM-DD\"T\"HH24:00:00\"Z\"')"),
             SummaryBy::Day => summary!("to_char(h.hour at time zone 'utc', 'YYYY-MM-DD')"),
-            SummaryBy::Key => summary!("coalesce(o.name || '/' || k.name, 'key ' || h.key_id)"),
-            SummaryBy::Model => summary!("coalesce(m.name, 'model ' || h.model_id)"),
+            SummaryBy::Org => named!("h.org_id", "o.name"),
+            SummaryBy::Team => named!("h.team_id", "o.name || '/' || t.name"),
+            SummaryBy::User => named!("h.user_id", "o.name || '/' || a.name"),
+            SummaryBy::Key => named!("h.key_id", "o.name || '/' || k.name"),
+            SummaryBy::Model => named!("h.model_id", "m.name"),
         };
         Ok(sqlx::query_as(sql)
             .bind(filter.from)

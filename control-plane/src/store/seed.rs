@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::node_token::NewNodeToken;
 use super::noun::DEFAULT_GROUP;
-use super::{Action, Store, StoreError, WriteError};
+use super::{Store, WriteError};
 use crate::credentials::{Keyring, KeyringError, Secret, random};
 
 /// Tokens for a database that has none, from the environment.
@@ -56,7 +55,7 @@ impl Store {
     /// Gives a database without admin tokens or node tokens those of `seeds`. Others' tokens are left alone.
     ///
     /// # Errors
-    /// A seal key that is none; the database away.
+    /// An admin token that is too short, a seal key that is none; the database away.
     pub async fn seed(&self, seeds: &Seeds, keyring: &Arc<Keyring>) -> Result<(), WriteError> {
         let mut write = self.begin(SEED, keyring).await?;
         // Replicas that start at once wait for each other here.
@@ -66,12 +65,7 @@ impl Store {
                 .fetch_one(write.conn())
                 .await?;
         if let (Some(token), false) = (&seeds.admin_token, admins) {
-            sqlx::query("insert into admin_token (name, hash) values ($1, $2)")
-                .bind(SEED)
-                .bind(Sha256::digest(token.expose().as_bytes()).to_vec())
-                .execute(write.conn())
-                .await?;
-            write.audit(Action::Create, "admin token", SEED, json!({}));
+            write.seed_admin_token(SEED, token).await?;
         }
         if let (Some(token), false) = (&seeds.node_token, nodes) {
             let new = NewNodeToken { name: SEED.to_owned(), group: DEFAULT_GROUP.to_owned(), expires_at: None };
@@ -79,6 +73,12 @@ impl Store {
             write.store_node_token(&new, token, seeds.seal_key.as_ref().unwrap_or(&unknown)).await?;
         }
         write.commit().await?;
+        if seeds.admin_token.is_none() && !admins {
+            tracing::warn!(
+                "nobody can administer this gateway: its database has no admin token; \
+                 set SLUICEGATE_ADMIN_TOKEN (16 characters or more) and start again"
+            );
+        }
         if let (Some(token), true) = (&seeds.admin_token, admins) {
             let hash = Sha256::digest(token.expose().as_bytes()).into();
             if self.admin_by_token(&hash).await?.is_none() {
@@ -86,16 +86,5 @@ impl Store {
             }
         }
         Ok(())
-    }
-
-    /// The name of the admin token with this SHA-256. A look-up by hash tells nothing of the token by its time.
-    ///
-    /// # Errors
-    /// When the database is away.
-    pub async fn admin_by_token(&self, hash: &[u8; 32]) -> Result<Option<String>, StoreError> {
-        Ok(sqlx::query_scalar("select name from admin_token where hash = $1")
-            .bind(hash.as_slice())
-            .fetch_optional(&self.pool)
-            .await?)
     }
 }

@@ -152,8 +152,108 @@ async fn what_is_wrong_is_said_in_one_line() {
     let sick = cli.run(&["doctor"], "").await;
     assert!(!sick.status.success());
     let told = String::from_utf8(sick.stdout).unwrap();
-    assert!(told.contains("BAD  Envoys: none was seen") && told.contains("ok   models: 1"), "{told}");
+    assert!(told.contains("BAD  Envoys: none is connected") && told.contains("ok   models: 1"), "{told}");
     assert_eq!(cli.gate.get("/v1/keys").await["items"], json!([]));
+}
+
+#[tokio::test]
+async fn doctor_says_what_is_missing_and_what_to_do() {
+    let cli = Cli::new().await;
+    let gate = &cli.gate;
+    for name in ["local", "remote"] {
+        let provider = json!({"name": name, "dialect": "openai", "base_url": "https://models.example"});
+        gate.created("/v1/providers", provider).await;
+        let model = json!({"name": format!("{name}-tiny"), "targets": [{"provider": name, "model": "t1"}]});
+        gate.created("/v1/models", model).await;
+    }
+    for (name, source) in [("no-file", "file:/nowhere/at/all"), ("no-variable", "env:SLUICEGATE_TEST_NOT_SET")] {
+        let credential = json!({"name": name, "provider": "remote", "source": source});
+        if name == "no-variable" {
+            let model = json!({"targets": [{"provider": "remote", "model": "t1", "credential": "no-file"}]});
+            gate.patched("/v1/models/remote-tiny", model).await;
+        }
+        gate.created("/v1/credentials", credential).await;
+    }
+    let output = cli.run(&["doctor"], "").await;
+    let told = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "BAD  credential no-file: cannot be read (file:/nowhere/at/all): ",
+        "BAD  credential no-variable: cannot be read (env:SLUICEGATE_TEST_NOT_SET): ",
+        "; set SLUICEGATE_TEST_NOT_SET in the control plane's environment",
+        "WARN provider local: no credential, but used by local-tiny: ",
+        "WARN model local-tiny: local/t1 is unpriced: cost will be unknown; add a price for provider local, model t1",
+    ] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    assert!(!told.contains("provider remote") && !told.contains("credential main"), "{told}");
+}
+
+#[tokio::test]
+async fn the_last_admin_token_stays() {
+    let cli = Cli::new().await;
+    let token = cli.ok(&["admin-token", "create", "alice"], "").await;
+    assert!(token.starts_with("sga-") && token.trim().lines().count() == 1, "{token}");
+    assert!(cli.ok(&["admin-token", "list", "--token", token.trim()], "").await.contains("alice"));
+    cli.ok(&["admin-token", "revoke", "seed", "--token", token.trim()], "").await;
+    assert!(cli.fails(&["admin-token", "list"], "").await.contains("send a valid admin token"));
+    let last = cli.fails(&["admin-token", "revoke", "alice", "--token", token.trim()], "").await;
+    assert!(last.contains("is the last admin token"), "{last}");
+    let taken = cli.fails(&["admin-token", "create", "alice", "--token", token.trim()], "").await;
+    assert_eq!(taken, "sluicegate: name: this name is taken\n");
+}
+
+#[tokio::test]
+async fn usage_names_nobody_and_what_is_gone() {
+    let cli = Cli::new().await;
+    cli.ok(&["keys", "create", "ci", "--org", "acme"], "").await;
+    let id = cli.gate.get("/v1/keys/acme%2Fci").await["id"].as_u64().unwrap();
+    let record = |seq: u64, key: u64, refusal: &str| Record {
+        seq,
+        admitted_ns: chrono::Utc::now().timestamp_nanos_opt().unwrap(),
+        operation: vec![u8::try_from(seq).unwrap(); 16].into(),
+        attempt: 1,
+        last: true,
+        key: key.try_into().unwrap(),
+        refusal: refusal.into(),
+        status: 401,
+        ended: Ended::Refused.into(),
+        ..Record::default()
+    };
+    let records = [record(1, 0, "invalid_api_key"), record(2, id, ""), record(3, id, "")];
+    let line = format!("x {}\n", recorded(Origin { boot: 1, vm: 2, context: 3 }, &records));
+    cli.ok(&["reconcile"], &line).await;
+    cli.ok(&["keys", "revoke", "acme/ci"], "").await;
+    let by_key = cli.ok(&["usage", "--by", "key"], "").await;
+    assert!(by_key.contains("\n-  ") && by_key.contains(&format!("\n{id} (deleted)  ")), "{by_key}");
+    for by in ["org", "team", "user", "model"] {
+        assert!(cli.ok(&["usage", "--by", by], "").await.contains("\n-  "), "{by}");
+    }
+    let gone = cli.ok(&["usage", "--key", &id.to_string()], "").await;
+    assert_eq!(gone.lines().count(), 3, "{gone}");
+    let cut = cli.run(&["usage", "--limit", "2"], "").await;
+    assert_eq!(String::from_utf8(cut.stdout).unwrap().lines().count(), 3);
+    assert!(String::from_utf8(cut.stderr).unwrap().contains("only 2 are shown, there are more"));
+    let all = cli.run(&["usage", "--limit", "3", "--from", "2026-01-01"], "").await;
+    assert!(all.stderr.is_empty() && String::from_utf8(all.stdout).unwrap().contains("invalid_api_key"));
+    let told = cli.ok(&["explain", "01010101-0101-0101-0101-010101010101"], "").await;
+    assert!(told.contains("the key was not known") && told.contains("never reached the provider"), "{told}");
+    assert!(!told.contains("went to") && !told.contains("usage  "), "{told}");
+}
+
+#[tokio::test]
+async fn a_log_of_no_use_and_a_wrong_time_are_refused_in_words() {
+    let cli = Cli::new().await;
+    let useless = cli.fails(&["reconcile"], "hello\nworld\n").await;
+    assert!(useless.contains("none of 2 lines holds a record"), "{useless}");
+    cli.ok(&["reconcile"], "").await;
+    let wants = "wants a time such as 2030-01-01T00:00:00Z, or a date such as 2030-01-01\n";
+    let create = ["keys", "create", "x", "--org", "acme", "--expires-at", "soon"];
+    assert_eq!(cli.fails(&create, "").await, format!("sluicegate: expires_at: {wants}"));
+    assert_eq!(cli.fails(&["usage", "--from", "soon"], "").await, format!("sluicegate: from: {wants}"));
+    assert!(cli.fails(&["validate", "-f", "-"], "").await.contains("is empty"));
+    cli.ok(&["keys", "create", "old", "--org", "acme", "--expires-at", "2020-01-01"], "").await;
+    let list = cli.ok(&["keys", "list"], "").await;
+    assert!(list.lines().next().unwrap().contains("CREATED") && list.contains("expired"), "{list}");
 }
 
 #[tokio::test]

@@ -153,6 +153,19 @@ async fn a_node_token_opens_its_seal_key_until_it_is_revoked_or_expires() {
 }
 
 #[tokio::test]
+async fn a_short_admin_token_is_not_seeded() {
+    let gate = Gate::new().await;
+    sqlx::query("delete from admin_token").execute(&gate.pool).await.unwrap();
+    let seed = async |text: &str| {
+        let seeds = Seeds { admin_token: Some(Secret::new(text.to_owned())), ..Seeds::default() };
+        gate.store.seed(&seeds, &gate.keyring).await
+    };
+    let refused = seed(&"x".repeat(15)).await.unwrap_err().to_string();
+    assert!(refused.starts_with("SLUICEGATE_ADMIN_TOKEN: must have 16 characters"), "{refused}");
+    seed(&"x".repeat(16)).await.unwrap();
+}
+
+#[tokio::test]
 async fn only_an_empty_database_is_seeded() {
     let gate = Gate::new().await;
     let seeds = |text: &str| Seeds {

@@ -24,9 +24,18 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             .map_err(|e| Error::Invalid(Fault::new("", e.body_text())))?;
         let mut json = serde_json::Deserializer::from_slice(&bytes);
         let value = serde_path_to_error::deserialize(&mut json)
-            .map_err(|e| Fault::new(path_of(e.path()), e.inner().to_string()))?;
+            .map_err(|e| Fault::new(path_of(e.path()), message(e.inner())))?;
         json.end().map_err(|e| Fault::new("", e.to_string()))?;
         Ok(Self(value))
+    }
+}
+
+/// What is wrong with a value is told by its path; where in the text it stands is only told of what is no JSON.
+fn message(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" at line ") {
+        Some((message, _)) if error.is_data() => message.to_owned(),
+        _ => text,
     }
 }
 
@@ -39,7 +48,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         match axum::extract::Query::from_request_parts(parts, state).await {
             Ok(axum::extract::Query(value)) => Ok(Self(value)),
-            Err(e) => Err(Error::Invalid(Fault::new("", e.body_text()))),
+            Err(e) => {
+                let text = e.body_text();
+                let message = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+                Err(Error::Invalid(Fault::new("", message)))
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 mod extract;
 mod nouns;
 mod ops;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ impl utoipa::Modify for Bearer {
 }
 
 fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::with_openapi(Api::openapi()).merge(nouns::routes()).merge(ops::routes())
+    OpenApiRouter::with_openapi(Api::openapi()).merge(nouns::routes()).merge(tokens::routes()).merge(ops::routes())
 }
 
 /// The OpenAPI document.

@@ -12,9 +12,8 @@ use utoipa_axum::routes;
 use super::extract::{Body, Query};
 use super::{Error, Shared};
 use crate::admin::auth::Actor;
-use crate::admin::{IssuedKey, IssuedNodeToken, Page, Problem};
+use crate::admin::{IssuedKey, Page, Problem};
 use crate::store::noun::{Credential, Group, Key, Model, Org, Price, Provider, Stored, Team, User};
-use crate::store::{NewNodeToken, NodeToken};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -194,46 +193,6 @@ block_routes!(org_blocks, Org, "/v1/orgs", "/v1/orgs/{name}/block", "/v1/orgs/{n
 block_routes!(team_blocks, Team, "/v1/teams", "/v1/teams/{name}/block", "/v1/teams/{name}/unblock");
 block_routes!(user_blocks, User, "/v1/users", "/v1/users/{name}/block", "/v1/users/{name}/unblock");
 
-#[utoipa::path(
-    get, path = "/v1/node-tokens", tag = "/v1/node-tokens", operation_id = "list node tokens", params(Paging),
-    responses((status = 200, body = Page<NodeToken>), (status = "default", body = Problem))
-)]
-async fn list_node_tokens(
-    State(service): State<Shared>,
-    Query(paging): Query<Paging>,
-) -> Result<Json<Page<NodeToken>>> {
-    Ok(Json(service.node_tokens(paging.after, paging.limit).await?))
-}
-
-/// The answer shows the token and its seal key, once.
-#[utoipa::path(
-    post, path = "/v1/node-tokens", tag = "/v1/node-tokens", operation_id = "create node tokens",
-    request_body = NewNodeToken,
-    responses((status = 201, body = IssuedNodeToken), (status = "default", body = Problem))
-)]
-async fn create_node_token(
-    State(service): State<Shared>,
-    Extension(actor): Extension<Actor>,
-    Body(new): Body<NewNodeToken>,
-) -> Result<(StatusCode, Json<IssuedNodeToken>)> {
-    Ok((StatusCode::CREATED, Json(service.create_node_token(&actor.0, &new).await?)))
-}
-
-/// Ends a token.
-#[utoipa::path(
-    delete, path = "/v1/node-tokens/{name}", tag = "/v1/node-tokens", operation_id = "revoke node tokens",
-    params(("name" = String, Path, description = "Its id or name")),
-    responses((status = 204), (status = "default", body = Problem))
-)]
-async fn revoke_node_token(
-    State(service): State<Shared>,
-    Extension(actor): Extension<Actor>,
-    Path(name): Path<String>,
-) -> Result<StatusCode> {
-    service.revoke_node_token(&actor.0, &name).await?;
-    Ok(StatusCode::NO_CONTENT)
-}
-
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .merge(providers::routes())
@@ -249,6 +208,4 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .merge(keys::routes())
         .routes(routes!(rotate_key))
         .merge(groups::routes())
-        .routes(routes!(list_node_tokens, create_node_token))
-        .routes(routes!(revoke_node_token))
 }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::extract::{Body, Query};
 use super::{Error, Shared};
 use crate::admin::auth::Actor;
-use crate::admin::{ApplyOutcome, Difference, Page, Problem};
+use crate::admin::{ApplyOutcome, Diagnosis, Difference, Page, Problem};
 use crate::store::{AuditEntry, Document, EnvoyRow, SummaryRow, UsageFilter, UsageRow};
 
 type Result<T> = std::result::Result<T, Error>;
@@ -121,6 +121,15 @@ async fn envoys(State(service): State<Shared>, Query(newest): Query<Newest>) -> 
     Ok(Json(Envoys { items: service.envoys(newest.limit).await? }))
 }
 
+/// What is wrong with what is configured, as the control plane that answers sees it.
+#[utoipa::path(
+    get, path = "/v1/doctor", tag = "/v1/doctor", operation_id = "doctor",
+    responses((status = 200, body = Diagnosis), (status = "default", body = Problem))
+)]
+async fn doctor(State(service): State<Shared>) -> Result<Json<Diagnosis>> {
+    Ok(Json(service.doctor().await?))
+}
+
 /// The newest first.
 #[utoipa::path(
     get, path = "/v1/audit", tag = "/v1/audit", operation_id = "audit", params(Newest),
@@ -138,5 +147,6 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(explain))
         .routes(routes!(reconcile))
         .routes(routes!(envoys))
+        .routes(routes!(doctor))
         .routes(routes!(audit))
 }

@@ -31,7 +31,7 @@ pub struct Key {
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub networks: Vec<Network>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::store::time::optional")]
     pub expires_at: Option<DateTime<Utc>>,
     #[serde(default)]
     pub disabled: bool,
