@@ -44,9 +44,14 @@ pub struct Local {
     pub data: Data,
     pub admin: Arc<admin::Service>,
     pub envoy: SocketAddr,
+    pub envoy_admin: SocketAddr,
     pub http: SocketAddr,
-    pub key: Zeroizing<String>,
-    pub model: Model,
+    /// `None` where it is not of our own.
+    pub postgres: Option<SocketAddr>,
+    /// What the requests are sent with: `None` where it could not be made.
+    pub key: Option<Zeroizing<String>>,
+    /// What to send them to, in the order in which to try.
+    pub models: Vec<Model>,
 }
 
 /// The ports of one local run.
@@ -110,8 +115,9 @@ pub async fn start(parts: &mut Parts, args: RunArgs, data: Data, report: &Report
     );
 
     let (provider, secret) = provider(parts, &data, report).await?;
-    let model = setup::apply(&admin, provider, &secret).await?;
-    let key = setup::key(&admin, &data).await?;
+    let models = models(&admin, provider, &secret, report).await;
+    let key = setup::key(&admin, &data).await;
+    let key = key.map_err(|error| report.line(&format!("  no key for the requests: {error:#}"))).ok();
     let (token, seal_key) = node_token(&admin, &data).await?;
 
     let began = Instant::now();
@@ -141,7 +147,9 @@ pub async fn start(parts: &mut Parts, args: RunArgs, data: Data, report: &Report
         began.elapsed(),
     );
     enforced(parts, &admin, &node, report).await.with_context(|| format!("Envoy's log: {}", log.display()))?;
-    Ok(Local { data, admin, envoy: ports.envoy.address, http, key, model })
+    let (envoy, envoy_admin) = (ports.envoy.address, ports.envoy_admin.address);
+    let postgres = parts.postgres.as_ref().map(Postgres::address);
+    Ok(Local { data, admin, envoy, envoy_admin, http, postgres, key, models })
 }
 
 impl Ports {
@@ -233,6 +241,18 @@ async fn provider(parts: &mut Parts, data: &Data, report: &Report) -> anyhow::Re
     Ok((address, data.path(SECRET)))
 }
 
+/// The models that could be configured. What somebody made of this database may stand against it, and is theirs to mend.
+async fn models(admin: &admin::Service, provider: SocketAddr, secret: &Path, report: &Report) -> Vec<Model> {
+    let openai = setup::apply_openai(admin).await;
+    let openai = openai.unwrap_or_else(|error| {
+        report.line(&format!("  OpenAI is left out: its document cannot be applied: {error:#}"));
+        None
+    });
+    let demo = setup::apply_demo(admin, provider, secret).await;
+    let demo = demo.map_err(|error| report.line(&format!("  the demo document cannot be applied: {error:#}"))).ok();
+    openai.into_iter().chain(demo).collect()
+}
+
 /// The token that was kept, while the database knows it; otherwise a new one, with its seal key.
 async fn node_token(admin: &admin::Service, data: &Data) -> anyhow::Result<(Zeroizing<String>, Zeroizing<String>)> {
     const TOKEN: &str = "node-token";
@@ -251,10 +271,13 @@ async fn node_token(admin: &admin::Service, data: &Data) -> anyhow::Result<(Zero
     Ok((Zeroizing::new(issued.token), Zeroizing::new(issued.seal_key)))
 }
 
-/// Waits until the Envoy `node` enforces the policy in force.
+/// Waits until the Envoy `node` enforces the policy in force. Says so where it does not; only a part that died is an error.
 async fn enforced(parts: &mut Parts, admin: &admin::Service, node: &str, report: &Report) -> anyhow::Result<()> {
     let began = Instant::now();
-    let (revision, ..) = admin.store().clusters().await?.context("there is no policy")?;
+    let Some((revision, ..)) = admin.store().clusters().await? else {
+        report.line("  policy         none: nothing is configured yet");
+        return Ok(());
+    };
     let wait = async {
         loop {
             let envoys = admin.envoys(None).await?;
@@ -271,10 +294,13 @@ async fn enforced(parts: &mut Parts, admin: &admin::Service, node: &str, report:
     };
     tokio::select! {
         done = tokio::time::timeout(ENFORCED_WITHIN, wait) => {
-            done.with_context(|| format!("no Envoy enforces revision {revision} after {ENFORCED_WITHIN:?}"))??;
+            let done = done.with_context(|| format!("no Envoy enforces it after {ENFORCED_WITHIN:?}")).flatten();
+            match done {
+                Ok(()) => report.step("policy", &format!("revision {revision}, enforced by 1 of 1 Envoys"), began.elapsed()),
+                Err(error) => report.line(&format!("  policy         revision {revision} is not enforced: {error:#}")),
+            }
         }
         died = parts.died() => bail!("{died} ended by itself"),
     }
-    report.step("policy", &format!("revision {revision}, enforced by 1 of 1 Envoys"), began.elapsed());
     Ok(())
 }

@@ -7,6 +7,7 @@ pub mod child;
 mod data;
 mod demo;
 pub mod envoy;
+mod further;
 mod local;
 pub mod ports;
 pub mod postgres;
@@ -90,9 +91,21 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     ended
 }
 
+/// With `--once` requests that fail are an error; without it everything stays up for whoever looks into it.
 async fn up(parts: &mut local::Parts, args: RunArgs, data: Data, report: &Report) -> anyhow::Result<()> {
+    let once = args.once;
     let local = local::start(parts, args, data, report).await?;
-    show::show(&local, report).await
+    let shown = show::show(&local, report).await;
+    match (&shown, once) {
+        (_, true) => further::print_ended(&local, report),
+        (Ok(shown), false) => further::print(&local, Some(shown), report),
+        (Err(error), false) => {
+            report.line(&format!("\n  no request was answered: {error:#}"));
+            further::print(&local, None, report);
+        }
+    }
+    report.line(&format!("\n  all of it took {}", report::seconds(report.elapsed())));
+    if once { shown.map(drop) } else { Ok(()) }
 }
 
 async fn stay(parts: &mut local::Parts, report: &Report) -> anyhow::Result<()> {

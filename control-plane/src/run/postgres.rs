@@ -22,6 +22,7 @@ const READY: &str = "database system is ready to accept connections";
 #[derive(Debug)]
 pub struct Postgres {
     server: Child,
+    address: SocketAddr,
     url: Zeroizing<String>,
 }
 
@@ -82,12 +83,16 @@ impl Postgres {
             await_ready(log, &place.directory.join("postgres.log")).await?;
         }
         let url = format!("postgres://{NAME}:{}@{}/postgres", *place.password, place.listen);
-        Ok(Self { server, url: Zeroizing::new(url) })
+        Ok(Self { server, address: place.listen, url: Zeroizing::new(url) })
     }
 
     /// A connection string, with the password.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// When the server has ended by itself.
