@@ -27,7 +27,7 @@ pub fn print(local: &Local, shown: Option<&Shown>, report: &Report) {
     report.property("Admin API", &format!("http://{http}/openapi.json"));
     if let Some(postgres) = local.postgres {
         let password = local.data.path("postgres-password").display().to_string();
-        report.property("Postgres", &format!("postgres://sluicegate:$(cat {password})@{postgres}/postgres"));
+        report.property("Postgres", &format!("\"postgres://sluicegate:$(cat {password})@{postgres}/postgres\""));
     }
     logs(local, report);
     report.line(&format!("\n  Envoy takes clients at http://{envoy}."));

@@ -9,6 +9,7 @@ mod demo;
 pub mod envoy;
 mod further;
 mod local;
+mod logfile;
 pub mod ports;
 pub mod postgres;
 mod private;
@@ -17,7 +18,6 @@ mod setup;
 mod show;
 pub mod tools;
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -73,13 +73,13 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let data = Data::open(&args.data)?;
     // The terminal is for the report.
     let file = data.path("control-plane.log");
-    let log = File::create(&file).with_context(|| file.display().to_string())?;
+    let log = logfile::open(&file).with_context(|| file.display().to_string())?;
     log::start_to(log::LogFormat::Text, Arc::new(log));
     let mut parts = local::Parts::default();
     let ended = tokio::select! {
-        shown = up(&mut parts, args, data, &report) => match shown {
+        shown = up(&mut parts, args, data.clone(), &report) => match shown {
             Ok(()) if once => Ok(()),
-            Ok(()) => stay(&mut parts, &report).await,
+            Ok(()) => stay(&mut parts, &data, &report).await,
             Err(error) => Err(error),
         },
         signal = stop_signal() => {
@@ -108,13 +108,13 @@ async fn up(parts: &mut local::Parts, args: RunArgs, data: Data, report: &Report
     if once { shown.map(drop) } else { Ok(()) }
 }
 
-async fn stay(parts: &mut local::Parts, report: &Report) -> anyhow::Result<()> {
+async fn stay(parts: &mut local::Parts, data: &Data, report: &Report) -> anyhow::Result<()> {
     report.line("\nEverything stays up until Ctrl-C.");
     tokio::select! {
         signal = stop_signal() => {
             report.line(&format!("\n{signal}: stopping"));
             Ok(())
         }
-        died = parts.died() => anyhow::bail!("{died} ended by itself; its log is in the data directory"),
+        died = parts.died(data) => anyhow::bail!("{died}"),
     }
 }
