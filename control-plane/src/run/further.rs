@@ -7,7 +7,7 @@ use super::show::Shown;
 /// For a run that stays up: what to try, and where to look.
 pub fn print(local: &Local, shown: Option<&Shown>, report: &Report) {
     let program = program();
-    let (envoy, http, admin) = (local.envoy, local.http, local.envoy_admin);
+    let (http, admin) = (local.http, local.envoy_admin);
     let token = local.data.path("admin-token").display().to_string();
     report.line(&format!(
         r#"
@@ -30,7 +30,6 @@ pub fn print(local: &Local, shown: Option<&Shown>, report: &Report) {
         report.property("Postgres", &format!("\"postgres://sluicegate:$(cat {password})@{postgres}/postgres\""));
     }
     logs(local, report);
-    report.line(&format!("\n  Envoy takes clients at http://{envoy}."));
 }
 
 /// For a run that ends now: what stays.
@@ -42,7 +41,7 @@ pub fn print_ended(local: &Local, report: &Report) {
 }
 
 fn logs(local: &Local, report: &Report) {
-    let files = [("access log", "access.log"), ("logs", "envoy.log"), ("", "control-plane.log")];
+    let files = [("access", "access.log"), ("logs", "envoy.log"), ("", "control-plane.log")];
     for (what, file) in files {
         report.property(what, &local.data.path(file).display().to_string());
     }

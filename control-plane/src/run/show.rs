@@ -16,6 +16,8 @@ use crate::store::UsageRow;
 
 /// A record leaves the filter within milliseconds; this is for a busy machine.
 const RECORDED_WITHIN: Duration = Duration::from_secs(10);
+/// A model may think for a while; one that hangs is given up.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 const UNKNOWN_KEY: &str = "sk-sg-0000000000000000-00000000000000000000000000";
 
 /// What answered.
@@ -41,7 +43,7 @@ struct Reply {
 /// When none does. Everything still runs then.
 pub async fn show(local: &Local, report: &Report) -> anyhow::Result<Shown> {
     let key = local.key.as_ref().context("there is no key to send a request with")?;
-    let http = reqwest::Client::new();
+    let http = reqwest::Client::builder().timeout(ANSWERED_WITHIN).build()?;
     for model in &local.models {
         match requests(&http, local, model, key, report).await {
             Ok(last) => return Ok(Shown { model: model.clone(), last }),
