@@ -15,7 +15,7 @@ WASM   := target/wasm32-wasip1/wasm/sluicegate_filter.wasm
 export SLUICEGATE_TOOLS := $(TOOLS)
 
 .DEFAULT_GOAL := build
-.PHONY: build wasm tools quickstart test bench lint check-cargo check-python
+.PHONY: build wasm tools quickstart first-build test bench lint check-cargo check-python
 
 build: wasm
 	$(CARGO) build --release -p sluicegate
@@ -32,9 +32,12 @@ $(TOOLS)/.done: $(PINS) envoy/fetch.py | check-python
 	$(PYTHON) envoy/fetch.py $(PINS) $(TOOLS)
 
 # The same build as for the tests: it compiles in half the time, and the data path is optimised either way.
-quickstart: tools wasm
+quickstart: first-build tools wasm
 	$(CARGO) build -p sluicegate
-	target/debug/sluicegate run $(if $(ONCE),--once) $(QUICKSTART_ARGS)
+	target/debug/sluicegate run$(if $(ONCE), --once)$(if $(QUICKSTART_ARGS), $(QUICKSTART_ARGS))
+
+first-build:
+	@test -e target/debug/sluicegate || echo "The first build takes some minutes; later starts take seconds."
 
 # Unoptimised: what is tested is mostly Envoy, Postgres and the filter, and those are optimised. Eight at a time: most of
 # them wait, and those that load the machine run alone.

@@ -70,6 +70,14 @@ pub async fn stop(child: &mut Child, signal: Signal) {
     }
 }
 
+/// How `child` ended, once it has.
+pub async fn ended(child: &mut Child) -> String {
+    match child.wait().await {
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "unshare; a fresh child shares nothing that a user namespace would take away")]
 fn become_user(identity: Identity) -> io::Result<()> {

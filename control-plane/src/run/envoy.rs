@@ -1,6 +1,5 @@
 //! The Envoy of the local run.
 
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use zeroize::Zeroizing;
 
 use super::bootstrap::Bootstrap;
 use super::child::{self, Identity};
+use super::logfile;
 use super::tools::{MissingTool, Tools};
 
 /// What an Envoy is started with.
@@ -32,7 +32,6 @@ pub struct EnvoyConfig {
 #[derive(Debug)]
 pub struct Envoy {
     process: Child,
-    log: PathBuf,
 }
 
 /// Why there is no Envoy.
@@ -56,7 +55,7 @@ impl Envoy {
         let log = config.directory.join("envoy.log");
         let rendered = Bootstrap { admin: config.admin, control_plane: config.control_plane, ca: config.ca.clone() };
         std::fs::write(&bootstrap, rendered.render()).map_err(at(&bootstrap))?;
-        let out = File::create(&log).map_err(at(&log))?;
+        let out = logfile::open(&log).map_err(at(&log))?;
         let program = tools.envoy()?;
         let mut command = Command::new(&program);
         command.arg("-c").arg(&bootstrap).args(["--service-node", &config.node, "--service-cluster", "sluicegate"]);
@@ -70,21 +69,16 @@ impl Envoy {
             .env("SLUICEGATE_SEAL_KEY", config.seal_key.as_str());
         command.stdout(out.try_clone().map_err(at(&log))?).stderr(out);
         let process = child::spawn(command, Identity::Same, Signal::TERM).map_err(at(&program))?;
-        Ok(Self { process, log })
-    }
-
-    /// Where it writes what it thinks.
-    pub fn log(&self) -> &Path {
-        &self.log
+        Ok(Self { process })
     }
 
     pub fn id(&self) -> Option<u32> {
         self.process.id()
     }
 
-    /// When it has ended by itself.
-    pub async fn ended(&mut self) {
-        let _ = self.process.wait().await;
+    /// How it ended by itself, once it has.
+    pub async fn ended(&mut self) -> String {
+        child::ended(&mut self.process).await
     }
 
     pub async fn stop(mut self) {

@@ -1,6 +1,6 @@
 //! Starts the parts in order, and stops them in the other.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,9 +44,14 @@ pub struct Local {
     pub data: Data,
     pub admin: Arc<admin::Service>,
     pub envoy: SocketAddr,
+    pub envoy_admin: SocketAddr,
     pub http: SocketAddr,
-    pub key: Zeroizing<String>,
-    pub model: Model,
+    /// `None` where it is not of our own.
+    pub postgres: Option<SocketAddr>,
+    /// What the requests are sent with: `None` where it could not be made.
+    pub key: Option<Zeroizing<String>>,
+    /// What to send them to, in the order in which to try.
+    pub models: Vec<Model>,
 }
 
 /// The ports of one local run.
@@ -59,14 +64,20 @@ struct Ports {
 }
 
 impl Parts {
-    /// The name of the first part that ends by itself.
-    pub async fn died(&mut self) -> &'static str {
+    /// Which part ended by itself, how, and where its log is, once one has.
+    pub async fn died(&mut self, data: &Data) -> String {
         let Self { postgres, plane, envoy, .. } = self;
-        tokio::select! {
-            () = async { match postgres { Some(p) => p.ended().await, None => std::future::pending().await } } => "Postgres",
-            _ = async { match plane { Some(p) => p.ended().await, None => std::future::pending().await } } => "the control plane",
-            () = async { match envoy { Some(e) => e.ended().await, None => std::future::pending().await } } => "Envoy",
-        }
+        let (part, how, log) = tokio::select! {
+            how = async { match postgres { Some(p) => p.ended().await, None => std::future::pending().await } } =>
+                ("Postgres", how, "postgres/postgres.log"),
+            how = async { match plane { Some(p) => p.ended().await, None => std::future::pending().await } } => {
+                let how = how.map_or_else(|error| format!("{:#}", anyhow::Error::from(error)), |()| "done".to_owned());
+                ("the control plane", how, "control-plane.log")
+            }
+            how = async { match envoy { Some(e) => e.ended().await, None => std::future::pending().await } } =>
+                ("Envoy", how, "envoy.log"),
+        };
+        format!("{part} ended by itself ({how}); its log: {}", data.path(log).display())
     }
 
     /// Envoy first, so that its last records are taken; Postgres last.
@@ -110,8 +121,9 @@ pub async fn start(parts: &mut Parts, args: RunArgs, data: Data, report: &Report
     );
 
     let (provider, secret) = provider(parts, &data, report).await?;
-    let model = setup::apply(&admin, provider, &secret).await?;
-    let key = setup::key(&admin, &data).await?;
+    let models = models(&admin, provider, &secret, report).await;
+    let key = setup::key(&admin, &data).await;
+    let key = key.map_err(|error| report.line(&format!("  no key for the requests: {error:#}"))).ok();
     let (token, seal_key) = node_token(&admin, &data).await?;
 
     let began = Instant::now();
@@ -129,7 +141,6 @@ pub async fn start(parts: &mut Parts, args: RunArgs, data: Data, report: &Report
             seal_key,
         },
     )?;
-    let log = envoy.log().to_owned();
     let pid = envoy.id().unwrap_or_default();
     parts.envoy = Some(envoy);
     report.step(
@@ -140,8 +151,10 @@ pub async fn start(parts: &mut Parts, args: RunArgs, data: Data, report: &Report
         ),
         began.elapsed(),
     );
-    enforced(parts, &admin, &node, report).await.with_context(|| format!("Envoy's log: {}", log.display()))?;
-    Ok(Local { data, admin, envoy: ports.envoy.address, http, key, model })
+    enforced(parts, &admin, &node, &data, report).await?;
+    let (envoy, envoy_admin) = (ports.envoy.address, ports.envoy_admin.address);
+    let postgres = parts.postgres.as_ref().map(Postgres::address);
+    Ok(Local { data, admin, envoy, envoy_admin, http, postgres, key, models })
 }
 
 impl Ports {
@@ -177,14 +190,13 @@ async fn database(
         return Ok(Zeroizing::new(url.clone()));
     }
     let began = Instant::now();
-    let port = ports::choose(None, 0, "DATABASE_URL")?;
+    let address = data.port("postgres")?;
     let directory = data.path("postgres");
-    let place =
-        Place { directory: directory.clone(), listen: port.address, password: data.secret("postgres-password")? };
+    let place = Place { directory: directory.clone(), listen: address, password: data.secret("postgres-password")? };
     let postgres = Postgres::start(tools, &place).await?;
     let url = Zeroizing::new(postgres.url().to_owned());
     parts.postgres = Some(postgres);
-    report.step("postgres", &format!("{}, data in {}", port.address, directory.display()), began.elapsed());
+    report.step("postgres", &format!("{address}, data in {}", directory.display()), began.elapsed());
     Ok(url)
 }
 
@@ -222,7 +234,7 @@ async fn provider(parts: &mut Parts, data: &Data, report: &Report) -> anyhow::Re
     let began = Instant::now();
     const SECRET: &str = "demo-provider-credential";
     let router = demo::router(data.secret(SECRET)?);
-    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let socket = TcpListener::bind(data.port("demo-provider")?).await?;
     let address = socket.local_addr()?;
     parts.provider = Some(tokio::spawn(async move {
         if let Err(error) = axum::serve(socket, router).await {
@@ -231,6 +243,18 @@ async fn provider(parts: &mut Parts, data: &Data, report: &Report) -> anyhow::Re
     }));
     report.step("demo provider", &format!("http://{address}"), began.elapsed());
     Ok((address, data.path(SECRET)))
+}
+
+/// The models that could be configured. What somebody made of this database may stand against it, and is theirs to mend.
+async fn models(admin: &admin::Service, provider: SocketAddr, secret: &Path, report: &Report) -> Vec<Model> {
+    let openai = setup::apply_openai(admin).await;
+    let openai = openai.unwrap_or_else(|error| {
+        report.line(&format!("  OpenAI is left out: its document cannot be applied: {error:#}"));
+        None
+    });
+    let demo = setup::apply_demo(admin, provider, secret).await;
+    let demo = demo.map_err(|error| report.line(&format!("  the demo document cannot be applied: {error:#}"))).ok();
+    openai.into_iter().chain(demo).collect()
 }
 
 /// The token that was kept, while the database knows it; otherwise a new one, with its seal key.
@@ -251,10 +275,19 @@ async fn node_token(admin: &admin::Service, data: &Data) -> anyhow::Result<(Zero
     Ok((Zeroizing::new(issued.token), Zeroizing::new(issued.seal_key)))
 }
 
-/// Waits until the Envoy `node` enforces the policy in force.
-async fn enforced(parts: &mut Parts, admin: &admin::Service, node: &str, report: &Report) -> anyhow::Result<()> {
+/// Waits until the Envoy `node` enforces the policy in force. Says so where it does not; only a part that died is an error.
+async fn enforced(
+    parts: &mut Parts,
+    admin: &admin::Service,
+    node: &str,
+    data: &Data,
+    report: &Report,
+) -> anyhow::Result<()> {
     let began = Instant::now();
-    let (revision, ..) = admin.store().clusters().await?.context("there is no policy")?;
+    let Some((revision, ..)) = admin.store().clusters().await? else {
+        report.line("  policy         none: nothing is configured yet");
+        return Ok(());
+    };
     let wait = async {
         loop {
             let envoys = admin.envoys(None).await?;
@@ -271,10 +304,13 @@ async fn enforced(parts: &mut Parts, admin: &admin::Service, node: &str, report:
     };
     tokio::select! {
         done = tokio::time::timeout(ENFORCED_WITHIN, wait) => {
-            done.with_context(|| format!("no Envoy enforces revision {revision} after {ENFORCED_WITHIN:?}"))??;
+            let done = done.with_context(|| format!("no Envoy enforces it after {ENFORCED_WITHIN:?}")).flatten();
+            match done {
+                Ok(()) => report.step("policy", &format!("revision {revision}, enforced by 1 of 1 Envoys"), began.elapsed()),
+                Err(error) => report.line(&format!("  policy         revision {revision} is not enforced: {error:#}")),
+            }
         }
-        died = parts.died() => bail!("{died} ended by itself"),
+        died = parts.died(data) => bail!("{died}"),
     }
-    report.step("policy", &format!("revision {revision}, enforced by 1 of 1 Envoys"), began.elapsed());
     Ok(())
 }

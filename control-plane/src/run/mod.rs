@@ -7,7 +7,9 @@ pub mod child;
 mod data;
 mod demo;
 pub mod envoy;
+mod further;
 mod local;
+mod logfile;
 pub mod ports;
 pub mod postgres;
 mod private;
@@ -16,7 +18,6 @@ mod setup;
 mod show;
 pub mod tools;
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -72,13 +73,13 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let data = Data::open(&args.data)?;
     // The terminal is for the report.
     let file = data.path("control-plane.log");
-    let log = File::create(&file).with_context(|| file.display().to_string())?;
+    let log = logfile::open(&file).with_context(|| file.display().to_string())?;
     log::start_to(log::LogFormat::Text, Arc::new(log));
     let mut parts = local::Parts::default();
     let ended = tokio::select! {
-        shown = up(&mut parts, args, data, &report) => match shown {
+        shown = up(&mut parts, args, data.clone(), &report) => match shown {
             Ok(()) if once => Ok(()),
-            Ok(()) => stay(&mut parts, &report).await,
+            Ok(()) => stay(&mut parts, &data, &report).await,
             Err(error) => Err(error),
         },
         signal = stop_signal() => {
@@ -90,18 +91,30 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     ended
 }
 
+/// With `--once` requests that fail are an error; without it everything stays up for whoever looks into it.
 async fn up(parts: &mut local::Parts, args: RunArgs, data: Data, report: &Report) -> anyhow::Result<()> {
+    let once = args.once;
     let local = local::start(parts, args, data, report).await?;
-    show::show(&local, report).await
+    let shown = show::show(&local, report).await;
+    match (&shown, once) {
+        (_, true) => further::print_ended(&local, report),
+        (Ok(shown), false) => further::print(&local, Some(shown), report),
+        (Err(error), false) => {
+            report.line(&format!("\n  no request was answered: {error:#}"));
+            further::print(&local, None, report);
+        }
+    }
+    report.line(&format!("\n  all of it took {}", report::seconds(report.elapsed())));
+    if once { shown.map(drop) } else { Ok(()) }
 }
 
-async fn stay(parts: &mut local::Parts, report: &Report) -> anyhow::Result<()> {
+async fn stay(parts: &mut local::Parts, data: &Data, report: &Report) -> anyhow::Result<()> {
     report.line("\nEverything stays up until Ctrl-C.");
     tokio::select! {
         signal = stop_signal() => {
             report.line(&format!("\n{signal}: stopping"));
             Ok(())
         }
-        died = parts.died() => anyhow::bail!("{died} ended by itself; its log is in the data directory"),
+        died = parts.died(data) => anyhow::bail!("{died}"),
     }
 }

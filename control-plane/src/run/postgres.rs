@@ -11,6 +11,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use zeroize::Zeroizing;
 
 use super::child::{self, Identity};
+use super::logfile;
 use super::tools::{MissingTool, Tools};
 
 /// The role of the control plane.
@@ -22,6 +23,7 @@ const READY: &str = "database system is ready to accept connections";
 #[derive(Debug)]
 pub struct Postgres {
     server: Child,
+    address: SocketAddr,
     url: Zeroizing<String>,
 }
 
@@ -82,7 +84,7 @@ impl Postgres {
             await_ready(log, &place.directory.join("postgres.log")).await?;
         }
         let url = format!("postgres://{NAME}:{}@{}/postgres", *place.password, place.listen);
-        Ok(Self { server, url: Zeroizing::new(url) })
+        Ok(Self { server, address: place.listen, url: Zeroizing::new(url) })
     }
 
     /// A connection string, with the password.
@@ -90,9 +92,13 @@ impl Postgres {
         &self.url
     }
 
-    /// When the server has ended by itself.
-    pub async fn ended(&mut self) {
-        let _ = self.server.wait().await;
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How the server ended by itself, once it has.
+    pub async fn ended(&mut self) -> String {
+        child::ended(&mut self.server).await
     }
 
     /// A fast shutdown: running transactions are rolled back, everything committed is on disk.
@@ -126,7 +132,8 @@ async fn initialise(tools: &Tools, place: &Place, data: &Path, identity: Identit
 
 /// Copies the server's log to `file` for as long as it runs; returns when the server is ready or has ended.
 async fn await_ready(log: ChildStderr, file: &Path) -> Result<(), PostgresError> {
-    let mut copy = tokio::fs::File::create(file).await.map_err(io_error(file.display().to_string()))?;
+    let copy = logfile::open(file).map_err(io_error(file.display().to_string()))?;
+    let mut copy = tokio::fs::File::from_std(copy);
     let mut lines = BufReader::new(log).lines();
     let mut said = String::new();
     loop {

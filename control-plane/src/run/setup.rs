@@ -18,45 +18,74 @@ const ORG: &str = "demo";
 const KEY: &str = "quickstart";
 const KEY_FILE: &str = "demo-key";
 const OPENAI_KEY: &str = "OPENAI_API_KEY";
-const OPENAI_MODEL: &str = "gpt-4o-mini";
+/// How the gateway's own keys begin: one of them in `OPENAI_API_KEY` is for its clients, and not for OpenAI.
+const OUR_KEYS: &str = "sk-sg-";
+const OPENAI: &str = "quickstart-openai";
+const OPENAI_MODEL: &str = "quickstart-gpt-4o-mini";
+/// What OpenAI calls it.
+const OPENAIS_MODEL: &str = "gpt-4o-mini";
 
 /// What the requests are sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model(pub String);
 
-/// Puts the demo provider, and OpenAI where its key is set, into the store. Leaves alone what else is there.
-pub async fn apply(admin: &admin::Service, provider: SocketAddr, credential: &Path) -> anyhow::Result<Model> {
-    let real = std::env::var(OPENAI_KEY).is_ok_and(|key| !key.is_empty());
-    let document = Document::parse(&document(provider, credential, real)).context("the demo document")?;
-    admin.apply(ACTOR, &document, false, false).await.context("the demo document")?;
-    Ok(Model(if real { OPENAI_MODEL.to_owned() } else { demo::MODEL.to_owned() }))
+/// Puts the demo provider into the store. Leaves alone what else is there.
+pub async fn apply_demo(admin: &admin::Service, provider: SocketAddr, credential: &Path) -> anyhow::Result<Model> {
+    apply(admin, &demo_document(provider, credential)).await?;
+    Ok(Model(demo::MODEL.to_owned()))
 }
 
-fn document(provider: SocketAddr, credential: &Path, real: bool) -> String {
+/// Puts OpenAI into the store; `None` where no key of theirs is set.
+pub async fn apply_openai(admin: &admin::Service) -> anyhow::Result<Option<Model>> {
+    if !std::env::var(OPENAI_KEY).is_ok_and(|key| is_openais(&key)) {
+        return Ok(None);
+    }
+    apply(admin, &openai_document()).await?;
+    Ok(Some(Model(OPENAI_MODEL.to_owned())))
+}
+
+fn is_openais(key: &str) -> bool {
+    !key.is_empty() && !key.starts_with(OUR_KEYS)
+}
+
+async fn apply(admin: &admin::Service, document: &str) -> anyhow::Result<()> {
+    admin.apply(ACTOR, &Document::parse(document)?, false, false).await?;
+    Ok(())
+}
+
+fn demo_document(provider: SocketAddr, credential: &Path) -> String {
     let (chat, embed) = (demo::MODEL, demo::EMBEDDING_MODEL);
     let credential = credential.display();
-    let if_real = |line: &str| if real { format!("\n- {line}") } else { String::new() };
-    let openai = if_real(r#"{name: openai, dialect: openai, base_url: "https://api.openai.com/v1"}"#);
-    let openai_credential = if_real(&format!(r#"{{name: openai, provider: openai, source: "env:{OPENAI_KEY}"}}"#));
-    let openai_model =
-        if_real(&format!("{{name: {OPENAI_MODEL}, targets: [{{provider: openai, model: {OPENAI_MODEL}}}]}}"));
-    let openai_price = if_real(&format!(
-        r#"{{provider: openai, model: {OPENAI_MODEL}, input: "0.15", cache_read: "0.075", output: "0.60"}}"#
-    ));
     format!(
         r#"version: v1
 providers:
-- {{name: demo, dialect: openai, base_url: "http://{provider}/v1", allow_private: true}}{openai}
+- {{name: demo, dialect: openai, base_url: "http://{provider}/v1", allow_private: true}}
 credentials:
-- {{name: demo, provider: demo, source: "file:{credential}"}}{openai_credential}
+- {{name: demo, provider: demo, source: "file:{credential}"}}
 models:
-- {{name: {chat}, targets: [{{provider: demo, model: {chat}}}]}}
-- {{name: {embed}, targets: [{{provider: demo, model: {embed}}}]}}{openai_model}
+- {{name: {chat}, targets: [{{provider: demo, model: {chat}, credential: demo}}]}}
+- {{name: {embed}, targets: [{{provider: demo, model: {embed}, credential: demo}}]}}
 prices:
 - {{provider: demo, model: {chat}, input: "2.50", cache_read: "0.25", output: "10.00"}}
-- {{provider: demo, model: {embed}, input: "0.02", output: "0"}}{openai_price}
+- {{provider: demo, model: {embed}, input: "0.02", output: "0"}}
 orgs:
 - {{name: {ORG}}}
+"#
+    )
+}
+
+/// Under names of its own: `openai` and `gpt-4o-mini` may be somebody's.
+fn openai_document() -> String {
+    format!(
+        r#"version: v1
+providers:
+- {{name: {OPENAI}, dialect: openai, base_url: "https://api.openai.com/v1"}}
+credentials:
+- {{name: {OPENAI}, provider: {OPENAI}, source: "env:{OPENAI_KEY}"}}
+models:
+- {{name: {OPENAI_MODEL}, targets: [{{provider: {OPENAI}, model: {OPENAIS_MODEL}, credential: {OPENAI}}}]}}
+prices:
+- {{provider: {OPENAI}, model: {OPENAIS_MODEL}, input: "0.15", cache_read: "0.075", output: "0.60"}}
 "#
     )
 }
@@ -102,13 +131,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_is_one() {
-        for real in [false, true] {
-            let text = document("127.0.0.1:1".parse().unwrap(), Path::new("/data/demo"), real);
+    fn the_documents_are_documents() {
+        let demo = demo_document("127.0.0.1:1".parse().unwrap(), Path::new("/data/demo"));
+        for text in [demo, openai_document()] {
             let document = Document::parse(&text).unwrap();
             document.check().unwrap();
             document.check_references().unwrap();
-            assert_eq!(document.providers.unwrap().len(), 1 + usize::from(real));
+            let models = document.models.unwrap();
+            assert!(models.iter().flat_map(|model| &model.targets).all(|target| target.credential.is_some()));
         }
+    }
+
+    #[test]
+    fn our_own_key_is_not_openais() {
+        assert!(is_openais("sk-proj-abc"));
+        assert!(!is_openais("sk-sg-0000000000000000-00000000000000000000000000"));
+        assert!(!is_openais(""));
     }
 }

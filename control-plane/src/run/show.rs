@@ -2,20 +2,31 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 use sluicegate_core::policy::names;
 use uuid::Uuid;
 
 use super::local::Local;
-use super::report::{Report, dollars, millis, seconds};
+use super::report::{Report, dollars, millis};
+use super::setup::Model;
 use crate::admin;
 use crate::store::UsageRow;
 
 /// A record leaves the filter within milliseconds; this is for a busy machine.
 const RECORDED_WITHIN: Duration = Duration::from_secs(10);
+/// A model may think for a while; one that hangs is given up.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 const UNKNOWN_KEY: &str = "sk-sg-0000000000000000-00000000000000000000000000";
+
+/// What answered.
+#[derive(Debug)]
+pub struct Shown {
+    pub model: Model,
+    /// The id of its last request.
+    pub last: Option<Uuid>,
+}
 
 /// What a client saw.
 struct Reply {
@@ -26,32 +37,49 @@ struct Reply {
     total: Duration,
 }
 
-/// One request, one stream, one refusal; then where to go from here.
-pub async fn show(local: &Local, report: &Report) -> anyhow::Result<()> {
-    let http = reqwest::Client::new();
+/// One request, one stream, one refusal, to the first model that answers. Returns that model.
+///
+/// # Errors
+/// When none does. Everything still runs then.
+pub async fn show(local: &Local, report: &Report) -> anyhow::Result<Shown> {
+    let key = local.key.as_ref().context("there is no key to send a request with")?;
+    let http = reqwest::Client::builder().timeout(ANSWERED_WITHIN).build()?;
+    for model in &local.models {
+        match requests(&http, local, model, key, report).await {
+            Ok(last) => return Ok(Shown { model: model.clone(), last }),
+            Err(error) => report.line(&format!("     failed    {error:#}")),
+        }
+    }
+    bail!("no model answered")
+}
+
+async fn requests(
+    http: &reqwest::Client,
+    local: &Local,
+    model: &Model,
+    key: &str,
+    report: &Report,
+) -> anyhow::Result<Option<Uuid>> {
     let mut last = None;
     for (title, stream) in [("a request", false), ("a stream", true)] {
-        let reply = send(&http, local, &local.key, stream).await?;
-        report
-            .line(&format!("\n  {title}: POST /v1/chat/completions, model {}, status {}", local.model.0, reply.status));
-        ensure!(reply.status == 200, "it was refused: {}", reply.text);
+        let reply = send(http, local, model, key, stream).await?;
+        report.line(&format!("\n  {title}: POST /v1/chat/completions, model {}, status {}", model.0, reply.status));
+        ensure!(reply.status == 200, "{}", reply.text);
         let operation = reply.operation.context("the reply names no request id")?;
         let row = recorded(&local.admin, operation).await?;
         accepted(report, &reply, &row, stream);
         last = Some(operation);
     }
-    let reply = send(&http, local, UNKNOWN_KEY, false).await?;
+    let reply = send(http, local, model, UNKNOWN_KEY, false).await?;
     report.line(&format!("\n  the same with a key nobody knows: status {}", reply.status));
     ensure!(reply.status == 401, "an unknown key was not refused");
     report.property("reply", &reply.text);
-    further(local, report, last);
-    report.line(&format!("\n  all of it took {}", seconds(report.elapsed())));
-    Ok(())
+    Ok(last)
 }
 
-async fn send(http: &reqwest::Client, local: &Local, key: &str, stream: bool) -> anyhow::Result<Reply> {
+async fn send(http: &reqwest::Client, local: &Local, model: &Model, key: &str, stream: bool) -> anyhow::Result<Reply> {
     let body = json!({
-        "model": local.model.0, "stream": stream, "max_tokens": 64,
+        "model": model.0, "stream": stream, "max_tokens": 64,
         "messages": [{"role": "user", "content": "Say hello in one sentence."}],
     });
     let began = Instant::now();
@@ -120,33 +148,6 @@ fn accepted(report: &Report, reply: &Reply, row: &UsageRow, stream: bool) {
 
 fn millis_of(d: Duration) -> f64 {
     d.as_secs_f64() * 1000.0
-}
-
-fn further(local: &Local, report: &Report, last: Option<Uuid>) {
-    let program = std::env::args().next().unwrap_or_else(|| "sluicegate".to_owned());
-    let token = local.data.path("admin-token");
-    let key = local.data.path("demo-key");
-    let id = last.map(|id| id.to_string()).unwrap_or_default();
-    let (envoy, http, model) = (local.envoy, local.http, &local.model.0);
-    report.line(&format!(
-        r#"
-  The ledger, and why a request went where it went (with the gateway up):
-     export SLUICEGATE_URL=http://{http} SLUICEGATE_ADMIN_TOKEN=$(cat {token})
-     {program} usage
-     {program} explain {id}
-
-  Use it:
-     export OPENAI_BASE_URL=http://{envoy}/v1 OPENAI_API_KEY=$(cat {key})
-     curl $OPENAI_BASE_URL/chat/completions -H "authorization: Bearer $OPENAI_API_KEY" -H 'content-type: application/json' \
-       -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
-     python3 -c 'from openai import OpenAI; print(OpenAI().chat.completions.create(model="{model}", messages=[{{"role": "user", "content": "Hello"}}]))'
-
-  Not yet: Claude Code speaks /v1/messages and Codex /v1/responses, which this version refuses. For when it does not:
-     ANTHROPIC_BASE_URL=http://{envoy} ANTHROPIC_AUTH_TOKEN=$(cat {key}) claude -p Hello --model {model}
-     codex exec -c model_provider=sluicegate -c 'model_providers.sluicegate={{name="Sluicegate",base_url="http://{envoy}/v1",env_key="OPENAI_API_KEY",wire_api="responses"}}' -m {model} Hello"#,
-        token = token.display(),
-        key = key.display(),
-    ));
 }
 
 #[cfg(test)]

@@ -11,6 +11,9 @@ pub enum LogFormat {
     Json,
 }
 
+/// Without `RUST_LOG`. What Postgres remarks on the way is no news.
+const USUAL: &str = "info,sqlx::postgres::notice=warn";
+
 /// Starts logging to standard error. `RUST_LOG` says what (`sluicegate=debug`); without it, from `info` on.
 pub fn start(format: LogFormat) {
     start_to(format, std::io::stderr);
@@ -21,7 +24,7 @@ pub fn start_to<W>(format: LogFormat, to: W)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(USUAL));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(to).with_ansi(false);
     // Started already, by another test of this process: leave it.
     let _ = match format {

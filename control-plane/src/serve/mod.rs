@@ -5,6 +5,7 @@ mod filter;
 mod http;
 pub mod log;
 mod node;
+mod plaintext;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum_server::Handle;
+use futures::{FutureExt as _, StreamExt as _};
 use tokio::net::TcpListener;
 use tokio::task::{JoinError, JoinSet};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -148,10 +150,17 @@ impl ControlPlane {
             server = server.tls_config(tls)?;
         }
         let stop = self.stop.child_token();
-        let serve = server
-            .add_service(ads)
-            .add_service(dataplane)
-            .serve_with_incoming_shutdown(TcpListenerStream::new(socket), stop.clone().cancelled_owned());
+        let router = server.add_service(ads).add_service(dataplane);
+        let sockets = TcpListenerStream::new(socket);
+        let stopped = stop.clone().cancelled_owned();
+        let serve = match config.grpc_transport {
+            Transport::Plaintext => router.serve_with_incoming_shutdown(sockets, stopped).boxed(),
+            Transport::Tls(_) => {
+                let warned = plaintext::Warned::default();
+                let watched = sockets.map(move |socket| socket.map(|socket| warned.watch(socket)));
+                router.serve_with_incoming_shutdown(watched, stopped).boxed()
+            }
+        };
         self.tasks.spawn(async move {
             tokio::select! {
                 served = serve => served.map_err(ServeError::Grpc),

@@ -64,8 +64,27 @@ async fn begin(connection: &mut PgConnection, fingerprint: &str) -> Result<Era, 
     .await?;
     sqlx::query("select pg_notify('sluicegate', '')").execute(&mut *tx).await?;
     tx.commit().await?;
-    tracing::warn!(era, previous = known_era, "a new era: the database is new, restored or restarted; Envoys resync");
+    if is_restart(&known, fingerprint) {
+        tracing::info!(era, "Postgres was restarted: Envoys fetch the policy again");
+    } else if known.is_empty() {
+        tracing::info!(era, "a new database");
+    } else {
+        tracing::warn!(
+            era,
+            previous = known_era,
+            "the database is another, restored or promoted: Envoys fetch the policy again"
+        );
+    }
     Ok(Era::New(era.cast_unsigned()))
+}
+
+/// Whether two fingerprints differ in the start time alone.
+fn is_restart(known: &str, now: &str) -> bool {
+    let but_start = |fingerprint: &str| {
+        let parts = fingerprint.split('/').enumerate();
+        parts.filter(|(i, _)| *i != 2).map(|(_, part)| part.to_owned()).collect::<Vec<_>>()
+    };
+    but_start(known) == but_start(now)
 }
 
 /// An Envoy stated an era that cannot be ours.
