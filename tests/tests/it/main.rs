@@ -11,6 +11,7 @@ mod bad_policy;
 mod harness;
 mod keys;
 mod lists;
+mod odd_providers;
 mod p12_client_leaves;
 mod p15_include_usage_hidden;
 mod p16_no_double_billing;
