@@ -11,7 +11,7 @@ use super::usage::items;
 #[derive(Debug, clap::Args)]
 pub(super) struct DoctorArgs {}
 
-/// An Envoy that was not seen for this long is gone: it reports every second.
+/// An Envoy that was not seen for this long is gone: it reports every five seconds.
 const GONE_AFTER: TimeDelta = TimeDelta::seconds(15);
 
 /// One line of what was found.

@@ -329,10 +329,10 @@ async fn read_policy(connection: &mut PgConnection) -> Result<Option<PolicyRow>,
 }
 
 pub(super) async fn read_credentials(connection: &mut PgConnection) -> Result<Vec<CredentialRow>, StoreError> {
-    let rows: Vec<(i32, String, i64, String, Option<Vec<u8>>)> =
-        sqlx::query_as("select id, name, revision, source, sealed from credential order by id")
-            .fetch_all(connection)
-            .await?;
+    type Row = (i32, String, i64, String, Option<Vec<u8>>);
+    let rows: Vec<Row> = sqlx::query_as("select id, name, revision, source, sealed from credential order by id")
+        .fetch_all(connection)
+        .await?;
     Ok(rows
         .into_iter()
         .map(|(id, name, revision, source, sealed)| CredentialRow {

@@ -185,7 +185,7 @@ async fn doctor_says_what_is_missing_and_what_to_do() {
     ] {
         assert!(told.contains(line), "{line}: {told}");
     }
-    assert!(!told.contains("provider remote") && !told.contains("credential main"), "{told}");
+    assert!(!told.contains("WARN provider remote") && !told.contains("credential main"), "{told}");
 }
 
 #[tokio::test]
