@@ -100,7 +100,7 @@ async fn up(parts: &mut local::Parts, args: RunArgs, data: Data, report: &Report
         (_, true) => further::print_ended(&local, report),
         (Ok(shown), false) => further::print(&local, Some(shown), report),
         (Err(error), false) => {
-            report.line(&format!("\n  no request was answered: {error:#}"));
+            report.line(&format!("\n  no metered request to show: {error:#}"));
             further::print(&local, None, report);
         }
     }

@@ -49,8 +49,11 @@ fn is_openais(key: &str) -> bool {
 }
 
 async fn apply(admin: &admin::Service, document: &str) -> anyhow::Result<()> {
-    admin.apply(ACTOR, &Document::parse(document)?, false, false).await?;
-    Ok(())
+    let applied = admin.apply(ACTOR, &Document::parse(document)?, false, false).await;
+    applied.map(drop).map_err(|error| match error.field().map(str::to_owned) {
+        Some(field) => anyhow::Error::from(error).context(field),
+        None => error.into(),
+    })
 }
 
 fn demo_document(provider: SocketAddr, credential: &Path) -> String {

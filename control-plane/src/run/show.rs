@@ -43,6 +43,7 @@ struct Reply {
 /// When none does. Everything still runs then.
 pub async fn show(local: &Local, report: &Report) -> anyhow::Result<Shown> {
     let key = local.key.as_ref().context("there is no key to send a request with")?;
+    ensure!(!local.models.is_empty(), "there is no model to send a request to");
     let http = reqwest::Client::builder().timeout(ANSWERED_WITHIN).build()?;
     for model in &local.models {
         match requests(&http, local, model, key, report).await {

@@ -123,3 +123,18 @@ impl Store {
         Ok(era.cast_unsigned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::is_restart;
+
+    #[test]
+    fn only_another_start_time_is_a_restart() {
+        let known = "76/00000001/20300101T000000.000000/16384/16385";
+        assert!(is_restart(known, "76/00000001/20300102T000000.000000/16384/16385"));
+        assert!(!is_restart(known, "77/00000001/20300102T000000.000000/16384/16385"));
+        assert!(!is_restart(known, "76/00000002/20300102T000000.000000/16384/16385"));
+        assert!(!is_restart(known, "76/00000001/20300102T000000.000000/16384/16390"));
+        assert!(!is_restart("", known));
+    }
+}
