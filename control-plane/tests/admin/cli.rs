@@ -90,6 +90,24 @@ async fn a_file_is_validated_applied_and_exported() {
     assert!(cli.fails(&["apply", "-f", "-"], &bad).await.contains("keys[0].org: no org is named"));
 }
 
+/// What the docs show can be used as it stands.
+#[tokio::test]
+async fn the_files_in_the_docs_are_good() {
+    let cli = Cli::new().await;
+    for (name, text) in
+        [("README.md", include_str!("../../../README.md")), ("docs/file.md", include_str!("../../../docs/file.md"))]
+    {
+        let files: Vec<&str> = text
+            .split("```yaml\n")
+            .skip(1)
+            .map(|after| after.split("```").next().unwrap())
+            .filter(|file| file.starts_with("version: v1"))
+            .collect();
+        assert_eq!(files.len(), 1, "{name}");
+        cli.ok(&["validate", "-f", "-"], files[0]).await;
+    }
+}
+
 /// A top-level section of a YAML file, to its end.
 fn section<'a>(file: &'a str, name: &str) -> &'a str {
     let start = file.find(&format!("\n{name}:")).unwrap() + 1;
