@@ -152,9 +152,9 @@ fn load_counts_every_outcome() {
             .otherwise(Answer::error(503, "away", "server_error", "away"));
         let provider = Provider::start(script).await.unwrap();
         let load = Load::start(format!("{}/chat/completions", provider.base_url()), "k".into(), STREAM.into(), 200);
-        load.successes(20).await;
-        eventually("some are refused", Duration::from_secs(5), || async {
-            anyhow::ensure!(load.outcomes().count("503 away") > 0);
+        eventually("all twenty succeed and some are refused", Duration::from_secs(20), || async {
+            let outcomes = load.outcomes();
+            anyhow::ensure!(outcomes.count("200") == 20 && outcomes.count("503 away") > 0, "{:?}", outcomes.counts);
             Ok(())
         })
         .await;
