@@ -19,7 +19,6 @@ const OVERDUE_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
 pub struct Flow {
-    vm: u64,
     link: Link,
     outbox: Outbox,
     /// The root whose stream this is; 0 for none.
@@ -32,7 +31,6 @@ pub struct Flow {
 impl Flow {
     pub fn new(vm: u64) -> Self {
         Self {
-            vm,
             link: Link::new("Flow"),
             outbox: Outbox::new(vm, CAPACITY),
             root: 0,
@@ -60,11 +58,11 @@ impl Flow {
     }
 
     /// On the root's tick: opens, sends, sends again.
-    pub fn tick(&mut self, root: u32, cluster: &str, hello: FlowHello, now: u64) {
+    pub fn tick(&mut self, root: u32, cluster: &str, hello: impl FnOnce() -> FlowHello, now: u64) {
         if self.link.open(cluster, now) {
             self.root = root;
             self.outbox.resend();
-            let hello = FlowUp { m: Some(flow_up::M::Hello(FlowHello { vm: self.vm, ..hello })) };
+            let hello = FlowUp { m: Some(flow_up::M::Hello(hello())) };
             self.link.send(&hello.encode_to_vec());
         }
         if now.saturating_sub(self.looked_at) >= OVERDUE_NS {

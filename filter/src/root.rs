@@ -115,7 +115,7 @@ impl Root {
             self.beat_at = now.mono;
             self.seat = seat::beat(&HostStore, sizes.seats, self.seat, self.vm, self.standing(shared), now.mono)?;
         }
-        let hello = wire::FlowHello { node: node(), boot: boot.id, vm: self.vm };
+        let hello = || wire::FlowHello { node: node(), boot: boot.id, vm: self.vm };
         shared.flow.tick(context, &config.cluster, hello, now.mono);
         if self.held.is_some() && self.report_is_due(&head, now)? {
             self.report(now, shared)?;
@@ -145,7 +145,7 @@ impl Root {
         let (node, envoy_version) = (node(), envoy_version());
         let identity =
             Identity { node: &node, filter_version: env!("CARGO_PKG_VERSION"), envoy_version: &envoy_version };
-        let standing = self.standing_up(now, shared)?;
+        let standing = standing_up(&self.seats(now)?, now, shared)?;
         let hello = Session::hello(&HostStore, &boot, held, identity, standing)?;
         self.send(sync_up::M::Hello(hello), now.mono);
         Ok(())
@@ -288,18 +288,14 @@ impl Root {
         if now.mono.saturating_sub(self.standing_at) >= STANDING_NS {
             return Ok(true);
         }
-        let Some(sizes) = self.boot.and_then(|b| b.sizes).filter(|_| self.reported < head.policy) else {
-            return Ok(false);
-        };
-        Ok(seat::summary(&HostStore, sizes.seats, now.mono)?.policy > self.reported)
+        Ok(self.reported < head.policy && self.seats(now)?.policy > self.reported)
     }
 
     fn report(&mut self, now: Times, shared: &Shared) -> Result<(), StoreFault> {
         self.standing_at = now.mono;
-        if let Some(sizes) = self.boot.and_then(|b| b.sizes) {
-            self.reported = seat::summary(&HostStore, sizes.seats, now.mono)?.policy;
-        }
-        let standing = self.standing_up(now, shared)?;
+        let seats = self.seats(now)?;
+        self.reported = seats.policy;
+        let standing = standing_up(&seats, now, shared)?;
         self.send(sync_up::M::Standing(standing), now.mono);
         Ok(())
     }
@@ -320,29 +316,33 @@ impl Root {
         }
     }
 
-    /// How this Envoy stands, all its VMs together.
-    fn standing_up(&self, now: Times, shared: &Shared) -> Result<wire::Standing, StoreFault> {
-        let head = Head::read(&HostStore)?;
-        let sum = match self.boot.and_then(|b| b.sizes) {
-            Some(sizes) => seat::summary(&HostStore, sizes.seats, now.mono)?,
-            None => seat::Summary::default(),
-        };
-        let offset = head.control_plane_time(now.mono).saturating_sub_unsigned(now.wall);
-        Ok(wire::Standing {
-            policy_revision: sum.policy.revision,
-            era: head.keys.era,
-            key_revision: head.keys.revision,
-            blocked_revision: head.announced.revision,
-            records_waiting: sum.records_waiting,
-            records_dropped: sum.records_dropped,
-            traps: sum.traps,
-            clock_offset_ms: if head.clock == 0 { 0 } else { offset / 1_000_000 },
-            ready: head.complete && shared.policy.is_some(),
-            overfull_buckets: 0,
-            vms: sum.vms,
-            requests_in_flight: sum.requests_in_flight,
-        })
+    /// All VMs of this Envoy together.
+    fn seats(&self, now: Times) -> Result<seat::Summary, StoreFault> {
+        match self.boot.and_then(|b| b.sizes) {
+            Some(sizes) => seat::summary(&HostStore, sizes.seats, now.mono),
+            None => Ok(seat::Summary::default()),
+        }
     }
+}
+
+/// How this Envoy stands.
+fn standing_up(seats: &seat::Summary, now: Times, shared: &Shared) -> Result<wire::Standing, StoreFault> {
+    let head = Head::read(&HostStore)?;
+    let offset = head.control_plane_time(now.mono).saturating_sub_unsigned(now.wall);
+    Ok(wire::Standing {
+        policy_revision: seats.policy.revision,
+        era: head.keys.era,
+        key_revision: head.keys.revision,
+        blocked_revision: head.announced.revision,
+        records_waiting: seats.records_waiting,
+        records_dropped: seats.records_dropped,
+        traps: seats.traps,
+        clock_offset_ms: if head.clock == 0 { 0 } else { offset / 1_000_000 },
+        ready: head.complete && shared.policy.is_some(),
+        overfull_buckets: 0,
+        vms: seats.vms,
+        requests_in_flight: seats.requests_in_flight,
+    })
 }
 
 /// Where it fails: the field and what is wrong with it.

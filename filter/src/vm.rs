@@ -258,17 +258,17 @@ impl Shared {
 
     pub fn lookup(&mut self, key: &KeyHash, now: Mono) -> Lookup {
         let now = Times { mono: now.0, wall: host::wall_clock() };
-        let staleness = self.limits().map_or(3_600_000, |l| l.max_staleness_ms).saturating_mul(1_000_000);
+        let staleness = self.limits().max_staleness_ms.saturating_mul(1_000_000);
         // A store that cannot be read is a state that is not there.
         self.reader.lookup(&HostStore, &key.0, now, staleness).unwrap_or(Lookup::NotReady)
     }
 
     pub fn max_body_bytes(&self) -> u64 {
-        self.limits().map_or(32 << 20, |l| l.max_body_bytes)
+        self.limits().max_body_bytes
     }
 
-    fn limits(&self) -> Option<Limits> {
-        self.policy.as_ref().map(|p| p.limits)
+    fn limits(&self) -> Limits {
+        self.policy.as_ref().map(|p| p.limits).unwrap_or_default()
     }
 
     /// ns since 1970, as the control plane counts them.

@@ -4,7 +4,7 @@ use super::credential::{CARRIERS, Finder, KeyHash};
 use crate::refusal::Refusal;
 
 /// How much of a client's session id and model name is kept.
-pub const MAX_LABEL_BYTES: usize = 128;
+const MAX_LABEL_BYTES: usize = 128;
 
 /// What a request's headers say.
 #[derive(Debug)]

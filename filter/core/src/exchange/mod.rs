@@ -17,7 +17,7 @@ mod ticket;
 pub use admit::{Identity, Moment, Reading};
 pub use attempt::{ReplyBody, ReplyHead, Upstream};
 pub use finish::Closing;
-pub use head::{Head, MAX_LABEL_BYTES, label};
+pub use head::{Head, label};
 pub use outbox::Outbox;
 pub use ticket::{Mono, OperationId, Ticket, Turned};
 

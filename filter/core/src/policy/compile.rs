@@ -11,8 +11,6 @@ pub const SNAPSHOT_VERSION: u32 = 1;
 /// What a snapshot may list in `requires`.
 pub const FEATURES: &[&str] = &[];
 
-const DEFAULT_MAX_BODY_BYTES: u64 = 32 << 20;
-const DEFAULT_MAX_STALENESS_MS: u64 = 3_600_000;
 const MAX_NAME_BYTES: usize = 128;
 
 /// Why a snapshot is refused. `field` is a path into it, such as `models[2].lists[0].positions[1].backend`.
@@ -53,13 +51,13 @@ impl Policy {
         let prices = compile_prices(&prices)?;
         let backends = compile_backends(snapshot, &providers, &prices)?;
         let models = compile_models(snapshot, &backends)?;
-        let limits = snapshot.limits.unwrap_or_default();
+        let (limits, default) = (snapshot.limits.unwrap_or_default(), Limits::default());
         let or = |value: u64, default: u64| if value == 0 { default } else { value };
         Ok(Self {
             revision,
             limits: Limits {
-                max_body_bytes: or(limits.max_body_bytes, DEFAULT_MAX_BODY_BYTES),
-                max_staleness_ms: or(limits.max_staleness_ms, DEFAULT_MAX_STALENESS_MS),
+                max_body_bytes: or(limits.max_body_bytes, default.max_body_bytes),
+                max_staleness_ms: or(limits.max_staleness_ms, default.max_staleness_ms),
             },
             models,
             backends,

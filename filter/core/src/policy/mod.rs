@@ -26,6 +26,13 @@ pub struct Limits {
     pub max_staleness_ms: u64,
 }
 
+/// What holds where a policy says nothing, and before there is one.
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_body_bytes: 32 << 20, max_staleness_ms: 3_600_000 }
+    }
+}
+
 /// What a client asks for by name.
 #[derive(Debug)]
 pub struct Model {
