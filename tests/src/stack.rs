@@ -260,6 +260,19 @@ impl Stack {
         }
     }
 
+    /// Waits until every worker of the Envoy works by the newest policy: one alone may be a tick behind the others.
+    pub async fn policy_in_force(&self) {
+        let pool = self.ledger.pool();
+        let newest = sqlx::query_scalar("select policy from revision").fetch_one(pool).await;
+        let newest: i64 = newest.expect("the revision");
+        eventually("the policy is in force", Duration::from_secs(15), || async {
+            let least: i64 = sqlx::query_scalar("select policy_revision from envoy").fetch_one(pool).await?;
+            ensure!(least >= newest, "{least} of {newest}");
+            Ok(())
+        })
+        .await;
+    }
+
     /// The Envoy has its clusters, and the gate uses them.
     async fn models_usable(&self) {
         let scene = self.scene("warm-up").await;

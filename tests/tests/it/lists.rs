@@ -12,14 +12,7 @@ use sluicegate_tests::stack::{CHAT, EMBED, Scene, Stack};
 async fn model(scene: &Scene<'_>, targets: Value) -> String {
     let name = format!("model-of-{}", scene.tag);
     scene.stack.admin.post("/v1/models", json!({"name": name, "targets": targets})).await.unwrap();
-    let pool = scene.stack.ledger.pool();
-    let revision: i64 = sqlx::query_scalar("select policy from revision").fetch_one(pool).await.unwrap();
-    eventually("the policy is in force", Duration::from_secs(15), || async {
-        let least: i64 = sqlx::query_scalar("select policy_revision from envoy").fetch_one(pool).await?;
-        anyhow::ensure!(least >= revision, "{least} of {revision}");
-        Ok(())
-    })
-    .await;
+    scene.stack.policy_in_force().await;
     name
 }
 

@@ -28,6 +28,7 @@ fn only_the_right_name_of_a_known_ca() {
         let right = provider(stack, "tls-right", "localhost", &ca, true).await;
         let wrong = provider(stack, "tls-wrong-name", "other.test", &ca, true).await;
         let unknown = provider(stack, "tls-unknown-ca", "localhost", &ca, false).await;
+        stack.policy_in_force().await;
         let scene = stack.scene("tls").await;
         let status = |model: &'static str| {
             let scene = &scene;
@@ -41,12 +42,6 @@ fn only_the_right_name_of_a_known_ca() {
         .await;
         assert_eq!(right.requests()[0].header("authorization"), Some("Bearer sk-for-the-right-one-only"));
         for model in ["tls-wrong-name", "tls-unknown-ca"] {
-            sluicegate_tests::eventually("the model is known", Duration::from_secs(15), || async {
-                let got = status(model).await?;
-                ensure!(got != 404, "{got}");
-                Ok(())
-            })
-            .await;
             assert!(status(model).await.unwrap() >= 500, "{model}");
         }
         assert!(wrong.connections() > 0 && unknown.connections() > 0, "they were tried");
