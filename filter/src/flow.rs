@@ -107,7 +107,7 @@ impl Flow {
     fn send(&mut self, now: u64) {
         while self.link.is_open() {
             let Some(batch) = self.outbox.next_batch(Mono(now)) else { return };
-            if !self.link.send(&batch.encode_to_vec()) {
+            if !self.link.send(&batch) {
                 self.outbox.resend();
                 self.link.close(now);
                 return;

@@ -182,10 +182,8 @@ impl Gate {
             Stage::New | Stage::Answered(None) => return,
         };
         // A failure costs the second witness of this one request, not the request.
-        let _ = host::set_filter_state(
-            names::FILTER_STATE_NAME,
-            log::recorded(shared.origin(context), &records).as_bytes(),
-        );
+        let value = log::recorded(shared.origin(context), &records);
+        let _ = host::set_filter_state(names::FILTER_STATE_NAME, value.as_bytes());
         shared.flow.book(context, records, now);
     }
 }

@@ -4,6 +4,9 @@
 //! From admission on the marker is `ADMITTED` and the array the plan; when the request is over it is `RECORDED` and the
 //! array what is also sent over Flow. So a line of a stream whose VM died still says what was going on.
 
+use std::borrow::Cow;
+use std::io::Write as _;
+
 use serde::{Deserialize, Serialize};
 
 use crate::policy::names::ADMITTED;
@@ -23,7 +26,7 @@ pub struct Origin {
 /// One record in the log's JSON. Short names: one is written per request.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Line {
+struct Line<'a> {
     seq: u64,
     /// Admitted, control-plane time in ns.
     at: i64,
@@ -37,8 +40,8 @@ struct Line {
     user: u32,
     key: u32,
     #[serde(skip_serializing_if = "is_default")]
-    session: String,
-    asked: String,
+    session: Cow<'a, str>,
+    asked: Cow<'a, str>,
     model: u32,
     backend: u32,
     credential: u32,
@@ -53,14 +56,14 @@ struct Line {
     #[serde(skip_serializing_if = "is_default")]
     upstream: u32,
     #[serde(skip_serializing_if = "is_default")]
-    refusal: String,
+    refusal: Cow<'a, str>,
     ended: i32,
     first_us: u32,
     total_us: u32,
     gateway_us: u32,
     #[serde(skip_serializing_if = "is_default")]
     stream: bool,
-    route: String,
+    route: Cow<'a, str>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -78,10 +81,14 @@ pub fn recorded(origin: Origin, records: &[Record]) -> String {
 }
 
 fn write(marker: &str, origin: Origin, records: &[Record]) -> String {
-    let lines: Vec<Line> = records.iter().map(Line::from).collect();
-    // Serialising numbers and strings cannot fail.
-    let json = serde_json::to_string(&lines).unwrap_or_default();
-    format!("{marker} {:016x} {:016x} {} {json}", origin.boot, origin.vm, origin.context)
+    /// Longer than most.
+    const LINE_BYTES: usize = 512;
+    let lines: Vec<Line<'_>> = records.iter().map(Line::from).collect();
+    let mut out = Vec::with_capacity(LINE_BYTES * records.len().max(1));
+    // Neither formatting nor serialising numbers and strings into memory can fail.
+    let _ = write!(out, "{marker} {:016x} {:016x} {} ", origin.boot, origin.vm, origin.context);
+    let _ = serde_json::to_writer(&mut out, &lines);
+    String::from_utf8(out).unwrap_or_default()
 }
 
 /// Reads only whose plan a filter-state value is; `None` where it is none.
@@ -130,13 +137,13 @@ pub fn find(line: &str) -> Option<Result<Logged, &'static str>> {
 }
 
 fn records(json: &str) -> Result<Vec<Record>, &'static str> {
-    let mut values = serde_json::Deserializer::from_str(json).into_iter::<Vec<Line>>();
+    let mut values = serde_json::Deserializer::from_str(json).into_iter::<Vec<Line<'_>>>();
     let lines = values.next().and_then(Result::ok).ok_or("the records are not readable")?;
     lines.into_iter().map(Record::try_from).collect()
 }
 
-impl From<&Record> for Line {
-    fn from(r: &Record) -> Self {
+impl<'a> From<&'a Record> for Line<'a> {
+    fn from(r: &'a Record) -> Self {
         let u = r.usage.unwrap_or_default();
         Self {
             seq: r.seq,
@@ -148,8 +155,8 @@ impl From<&Record> for Line {
             team: r.team,
             user: r.user,
             key: r.key,
-            session: r.session.clone(),
-            asked: r.requested_model.clone(),
+            session: Cow::Borrowed(&r.session),
+            asked: Cow::Borrowed(&r.requested_model),
             model: r.model,
             backend: r.backend,
             credential: r.credential,
@@ -169,21 +176,21 @@ impl From<&Record> for Line {
             cost: r.cost_nano,
             status: r.status,
             upstream: r.upstream_status,
-            refusal: r.refusal.clone(),
+            refusal: Cow::Borrowed(&r.refusal),
             ended: r.ended,
             first_us: r.first_token_us,
             total_us: r.total_us,
             gateway_us: r.gateway_us,
             stream: r.stream,
-            route: r.route.clone(),
+            route: Cow::Borrowed(&r.route),
         }
     }
 }
 
-impl TryFrom<Line> for Record {
+impl TryFrom<Line<'_>> for Record {
     type Error = &'static str;
 
-    fn try_from(l: Line) -> Result<Self, Self::Error> {
+    fn try_from(l: Line<'_>) -> Result<Self, Self::Error> {
         let operation = unhex(&l.op).ok_or("the operation is not 32 hex digits")?;
         Source::try_from(l.source).map_err(|_| "unknown source")?;
         Ended::try_from(l.ended).map_err(|_| "unknown end")?;
@@ -199,8 +206,8 @@ impl TryFrom<Line> for Record {
             team: l.team,
             user: l.user,
             key: l.key,
-            session: l.session,
-            requested_model: l.asked,
+            session: l.session.into_owned(),
+            requested_model: l.asked.into_owned(),
             model: l.model,
             backend: l.backend,
             credential: l.credential,
@@ -220,22 +227,23 @@ impl TryFrom<Line> for Record {
             cost_nano: l.cost,
             status: l.status,
             upstream_status: l.upstream,
-            refusal: l.refusal,
+            refusal: l.refusal.into_owned(),
             ended: l.ended,
             first_token_us: l.first_us,
             total_us: l.total_us,
             gateway_us: l.gateway_us,
             stream: l.stream,
-            route: l.route,
+            route: l.route.into_owned(),
         })
     }
 }
 
 /// Lower-case hex.
 pub fn hex(bytes: &[u8]) -> String {
-    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    let digit = |n: u8| DIGITS.get(usize::from(n)).copied().unwrap_or('0');
-    bytes.iter().flat_map(|b| [digit(b >> 4), digit(b & 15)]).collect()
+    let digits = bytes.iter().flat_map(|b| [b >> 4, b & 15]).filter_map(|n| char::from_digit(n.into(), 16));
+    let mut out = String::with_capacity(2 * bytes.len());
+    out.extend(digits);
+    out
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

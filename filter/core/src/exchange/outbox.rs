@@ -1,6 +1,6 @@
 //! Usage records on their way to the control plane: kept until acked, resent after a break, bounded.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use prost::Message;
 
@@ -9,64 +9,66 @@ use crate::proto::dataplane::{FlowUp, Record, Records, flow_up};
 
 /// Messages stay under the wire's 64 KB with room for their frame.
 const MAX_BATCH_BYTES: usize = 60_000;
+/// Of one record in a message: its tag and its length.
+const FRAME_BYTES: usize = 4;
 
 /// An ack that stays away so long, in ns, is taken for lost, or the commit for failed.
 const ACK_WAIT_NS: u64 = 10_000_000_000;
 
-/// The unacked records of one VM, oldest first.
+/// The unacked records of one VM. Each step costs what it touches, not what waits: a control plane that lags behind, or is
+/// gone, must not make every request dearer.
 #[derive(Debug)]
 pub struct Outbox {
     vm: u64,
     capacity: usize,
-    waiting: VecDeque<Waiting>,
-    /// How many of `waiting` are to be sent.
-    unsent: usize,
+    /// By `seq`, as `sent` is. What is lost when there is no room is the oldest of both.
+    unsent: BTreeMap<u64, Record>,
+    /// On its way on the present stream.
+    sent: BTreeMap<u64, Sent>,
     dropped: u64,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    size: usize,
-    /// When it went out on the present stream.
-    sent: Option<Mono>,
+struct Sent {
+    at: Mono,
     record: Record,
 }
 
 impl Outbox {
     /// For the VM incarnation `vm`, keeping at most `capacity` records.
     pub fn new(vm: u64, capacity: usize) -> Self {
-        Self { vm, capacity, waiting: VecDeque::new(), unsent: 0, dropped: 0 }
+        Self { vm, capacity, unsent: BTreeMap::new(), sent: BTreeMap::new(), dropped: 0 }
     }
 
     /// Queues a record. When full the oldest goes (it is in the access log too) and is counted.
     pub fn push(&mut self, record: Record) {
-        if self.waiting.len() >= self.capacity
-            && let Some(oldest) = self.waiting.pop_front()
-        {
-            self.unsent -= usize::from(oldest.sent.is_none());
-            self.dropped += 1;
+        if self.len() >= self.capacity {
+            self.drop_oldest();
         }
-        self.waiting.push_back(Waiting { size: record.encoded_len() + 4, sent: None, record });
-        self.unsent += 1;
+        self.unsent.insert(record.seq, record);
     }
 
-    /// The next message to send, or nothing when all that is queued is on its way.
-    pub fn next_batch(&mut self, now: Mono) -> Option<FlowUp> {
-        if self.unsent == 0 {
-            return None;
-        }
+    /// The next message to send, a `FlowUp`, or nothing when all that is queued is on its way.
+    pub fn next_batch(&mut self, now: Mono) -> Option<Vec<u8>> {
         let mut size = 0;
         let mut records = Vec::new();
-        for waiting in self.waiting.iter_mut().filter(|w| w.sent.is_none()) {
-            if !records.is_empty() && size + waiting.size > MAX_BATCH_BYTES {
+        while let Some(next) = self.unsent.first_entry() {
+            size += next.get().encoded_len() + FRAME_BYTES;
+            if !records.is_empty() && size > MAX_BATCH_BYTES {
                 break;
             }
-            size += waiting.size;
-            waiting.sent = Some(now);
-            records.push(waiting.record.clone());
+            records.push(next.remove());
         }
-        self.unsent -= records.len();
-        Some(FlowUp { m: Some(flow_up::M::Records(Records { vm: self.vm, records })) })
+        if records.is_empty() {
+            return None;
+        }
+        let batch = Records { vm: self.vm, records };
+        let message = FlowUp { m: Some(flow_up::M::Records(batch)) };
+        let bytes = message.encode_to_vec();
+        if let Some(flow_up::M::Records(batch)) = message.m {
+            self.sent.extend(batch.records.into_iter().map(|record| (record.seq, Sent { at: now, record })));
+        }
+        Some(bytes)
     }
 
     /// Forgets what the control plane has committed. `ranges` is first, length, first, length ..; an ack for another
@@ -75,47 +77,51 @@ impl Outbox {
         if vm != self.vm {
             return;
         }
-        let acked =
-            |seq: u64| ranges.as_chunks::<2>().0.iter().any(|[first, length]| seq >= *first && seq - *first < *length);
-        self.waiting.retain(|w| !acked(w.record.seq));
-        self.count();
+        for [first, length] in ranges.as_chunks::<2>().0 {
+            let acked = *first..first.saturating_add(*length);
+            self.sent.extract_if(acked.clone(), |_, _| true).for_each(drop);
+            self.unsent.extract_if(acked, |_, _| true).for_each(drop);
+        }
     }
 
     /// The stream broke: everything unacked is to be sent again.
     pub fn resend(&mut self) {
-        self.waiting.iter_mut().for_each(|w| w.sent = None);
-        self.count();
+        let sent = std::mem::take(&mut self.sent);
+        self.unsent.extend(sent.into_iter().map(|(seq, sent)| (seq, sent.record)));
     }
 
     /// What was not acked in time is to be sent again, each for itself: others may well be acked meanwhile. Now and then.
     pub fn resend_overdue(&mut self, now: Mono) {
-        for waiting in &mut self.waiting {
-            waiting.sent = waiting.sent.filter(|sent| now.0.saturating_sub(sent.0) < ACK_WAIT_NS);
-        }
-        self.count();
-    }
-
-    fn count(&mut self) {
-        self.unsent = self.waiting.iter().filter(|w| w.sent.is_none()).count();
+        let overdue = self.sent.extract_if(.., |_, sent| now.0.saturating_sub(sent.at.0) >= ACK_WAIT_NS);
+        self.unsent.extend(overdue.map(|(seq, sent)| (seq, sent.record)));
     }
 
     /// Records not acked yet.
     pub fn len(&self) -> usize {
-        self.waiting.len()
+        self.unsent.len() + self.sent.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.len() == 0
     }
 
     /// Whether a call of [`Self::next_batch`] would find something.
     pub fn has_unsent(&self) -> bool {
-        self.unsent > 0
+        !self.unsent.is_empty()
     }
 
     /// Records lost to the capacity since the VM began.
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    fn drop_oldest(&mut self) {
+        let in_sent = match (self.sent.first_key_value(), self.unsent.first_key_value()) {
+            (Some((sent, _)), Some((unsent, _))) => sent < unsent,
+            (sent, _) => sent.is_some(),
+        };
+        let lost = if in_sent { self.sent.pop_first().is_some() } else { self.unsent.pop_first().is_some() };
+        self.dropped += u64::from(lost);
     }
 }
 
@@ -129,8 +135,8 @@ mod tests {
         Record { seq, requested_model: "m".repeat(100), ..Default::default() }
     }
 
-    fn seqs(batch: Option<FlowUp>) -> Vec<u64> {
-        match batch {
+    fn seqs(batch: Option<Vec<u8>>) -> Vec<u64> {
+        match batch.map(|bytes| FlowUp::decode(bytes.as_slice()).unwrap()) {
             Some(FlowUp { m: Some(flow_up::M::Records(r)) }) => r.records.iter().map(|r| r.seq).collect(),
             _ => vec![],
         }
@@ -142,7 +148,7 @@ mod tests {
         (0..2_000).for_each(|seq| outbox.push(record(seq)));
         let mut seen = 0;
         while let Some(batch) = outbox.next_batch(Mono(1)) {
-            assert!(batch.encoded_len() < 64_000);
+            assert!(batch.len() < 64_000);
             seen += seqs(Some(batch)).len();
         }
         assert_eq!(seen, 2_000);
