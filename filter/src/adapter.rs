@@ -14,6 +14,8 @@ use crate::vm::{Action, Shared};
 pub struct Adapter {
     /// The gate context whose exchange this is an attempt of.
     gate: Option<u32>,
+    /// Which one, from 0.
+    attempt: usize,
     /// Not written into the body yet.
     edits: Option<Edits>,
     /// The reply is kept back until it is whole; so much of it has been read.
@@ -43,6 +45,7 @@ impl Adapter {
         self.gate = Some(gate);
         let position = chosen_position().ok_or(Refusal::Internal { what: "the chosen host names no position" })?;
         let authorization = shared.credentials.authorization(position.credential)?;
+        self.attempt = exchange.attempts();
         let upstream = exchange.begin(position, seq, now)?;
         write_request(&upstream, authorization)
             .map_err(|_| Refusal::Internal { what: "the attempt's headers are not writable" })?;
@@ -159,6 +162,17 @@ impl Adapter {
             }
         }
         Action::Continue
+    }
+
+    /// The attempt is over. Whether one without a reply was on a connection is known only now, and asked only then.
+    pub fn done(&self, shared: &mut Shared) {
+        let attempt = self.attempt;
+        if let Some(exchange) = self.exchange(shared)
+            && exchange.waits(attempt)
+            && matches!(host::property(&["upstream", "local_address"]), Ok(None))
+        {
+            exchange.never_sent(attempt);
+        }
     }
 
     fn exchange<'a>(&self, shared: &'a mut Shared) -> Option<&'a mut Exchange> {

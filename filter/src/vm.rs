@@ -213,8 +213,11 @@ impl Vm {
     }
 
     pub fn done(&mut self, context: u32) {
-        if self.roots.contains_key(&context) {
-            self.root.leave(context, &mut self.shared);
+        match self.streams.get(&context) {
+            Some(Stream::Adapter(adapter)) => adapter.done(&mut self.shared),
+            Some(Stream::Gate(_)) => {}
+            None if self.roots.contains_key(&context) => self.root.leave(context, &mut self.shared),
+            None => {}
         }
     }
 

@@ -1,12 +1,16 @@
 //! A model's targets: drawn by weight, tried in order.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluicegate_tests::eventually;
+use sluicegate_tests::ledger::Row;
 use sluicegate_tests::side_by_side;
 use sluicegate_tests::stack::{CHAT, EMBED, Scene, Stack};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
 
 /// Makes a model of these targets and waits until every worker of the Envoy works by a policy that has it.
 async fn model(scene: &Scene<'_>, targets: Value) -> String {
@@ -14,6 +18,20 @@ async fn model(scene: &Scene<'_>, targets: Value) -> String {
     scene.stack.admin.post("/v1/models", json!({"name": name, "targets": targets})).await.unwrap();
     scene.stack.policy_in_force().await;
     name
+}
+
+/// What the ledger has of a request with two attempts.
+async fn both_attempts(scene: &Scene<'_>, operation: &str) -> (Row, Row) {
+    let mut rows = eventually("both attempts are in the ledger", Duration::from_secs(15), || async {
+        let mut rows = scene.stack.ledger.of_key(scene.key.id).await?;
+        rows.retain(|row| row.operation.to_string() == operation);
+        anyhow::ensure!(rows.len() == 2, "{rows:?}");
+        Ok(rows)
+    })
+    .await;
+    rows.sort_by_key(|row| row.attempt);
+    let second = rows.pop().unwrap();
+    (rows.pop().unwrap(), second)
 }
 
 #[test]
@@ -47,21 +65,46 @@ fn a_target_that_cannot_be_reached_is_passed_over_and_costs_nothing() {
         let reply = scene.chat(json!({"model": name})).await.unwrap();
         assert_eq!((reply.status, reply.header("x-sluicegate-attempts")), (200, Some("2")));
         assert_eq!(reply.header("x-sluicegate-backend"), Some(format!("scripted/{CHAT}").as_str()));
-        let operation = reply.header("x-sluicegate-request-id").unwrap().to_owned();
-
-        let rows = eventually("both attempts are in the ledger", Duration::from_secs(15), || async {
-            let rows = scene.stack.ledger.of_key(scene.key.id).await?;
-            let mine: Vec<_> = rows.into_iter().filter(|r| r.operation.to_string() == operation).collect();
-            anyhow::ensure!(mine.len() == 2, "{mine:?}");
-            Ok(mine)
-        })
-        .await;
-        let of = |n: i32| rows.iter().find(|r| r.attempt == n).unwrap();
-        let (first, second) = (of(1), of(2));
+        let (first, second) = both_attempts(&scene, reply.header("x-sluicegate-request-id").unwrap()).await;
         assert_eq!(
             (first.last, first.source.as_str(), first.cost_nano, first.upstream_status),
             (false, "none", Some(0), None)
         );
+        assert_eq!((second.last, second.source.as_str(), second.ended.as_str()), (true, "reported", "complete"));
+    });
+}
+
+/// Takes requests and hangs up on each without a word.
+async fn silent_provider() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut request = vec![0; 64 << 10];
+                connection.read(&mut request).await
+            });
+        }
+    });
+    addr
+}
+
+/// A provider that hung up may have worked on what it was sent: it is booked with its input, estimated.
+#[test]
+fn a_target_that_hangs_up_is_passed_over_and_its_input_is_estimated() {
+    side_by_side(async {
+        let scene = Stack::shared().await.scene("hangs-up").await;
+        let silent = format!("silent-{}", scene.tag);
+        let base_url = format!("http://{}/v1", silent_provider().await);
+        scene.stack.admin.provider(&silent, &base_url, None).await.unwrap();
+        scene.stack.admin.price(&silent, CHAT, "2.50", "0.25", "10.00").await.unwrap();
+        let targets = json!([{"provider": silent, "model": CHAT}, {"provider": "scripted", "model": CHAT}]);
+        let name = model(&scene, targets).await;
+        let reply = scene.chat(json!({"model": name})).await.unwrap();
+        assert_eq!((reply.status, reply.header("x-sluicegate-attempts")), (200, Some("2")));
+        let (first, second) = both_attempts(&scene, reply.header("x-sluicegate-request-id").unwrap()).await;
+        assert_eq!((first.last, first.source.as_str(), first.ended.as_str()), (false, "estimated", "upstream_cut"));
+        assert!(first.input > 0 && first.cost_nano.is_some_and(|cost| cost > 0), "{first:?}");
         assert_eq!((second.last, second.source.as_str(), second.ended.as_str()), (true, "reported", "complete"));
     });
 }

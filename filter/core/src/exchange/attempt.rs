@@ -22,6 +22,8 @@ pub(super) struct Attempt {
     pub seq: u64,
     pub position: Position,
     pub sent: Mono,
+    /// No connection took it, so it cost nothing.
+    pub never_sent: bool,
     /// What the provider answered; 0 while it has not.
     pub upstream_status: u32,
     pub first_byte: Option<Mono>,
@@ -123,6 +125,7 @@ impl Exchange {
             seq: if first { self.ticket.seq } else { seq },
             position,
             sent: now,
+            never_sent: false,
             upstream_status: 0,
             first_byte: None,
             last_byte: None,
@@ -230,6 +233,18 @@ impl Exchange {
         self.attempts.last().is_some_and(|a| a.end().is_some())
     }
 
+    /// Nothing of this attempt's reply has come. Attempts count from 0.
+    pub fn waits(&self, attempt: usize) -> bool {
+        self.attempts.get(attempt).is_some_and(|a| matches!(a.reply, Reply::Waiting))
+    }
+
+    /// This attempt has ended without ever being on a connection.
+    pub fn never_sent(&mut self, attempt: usize) {
+        if let Some(attempt) = self.attempts.get_mut(attempt) {
+            attempt.never_sent = true;
+        }
+    }
+
     /// How many attempts began.
     pub fn attempts(&self) -> usize {
         self.attempts.len()
@@ -289,12 +304,12 @@ impl Attempt {
     }
 
     /// What it used, once [`Self::settle`] has been called or the reply was none. `input_estimate` stands in where a
-    /// request that ran got no reply; `sent` is false where it cannot have reached the provider.
-    pub fn usage(&self, input_estimate: u64, sent: bool) -> (Usage, Source) {
+    /// request that ran got no reply.
+    pub fn usage(&self, input_estimate: u64) -> (Usage, Source) {
         match &self.reply {
             Reply::Ended { usage, source, .. } => (*usage, *source),
             Reply::Stream(stream) => stream.usage(input_estimate),
-            Reply::Waiting | Reply::Whole(_) | Reply::Opaque { .. } if sent => {
+            Reply::Waiting | Reply::Whole(_) | Reply::Opaque { .. } if !self.never_sent => {
                 (Usage { input: input_estimate, ..Usage::default() }, Source::Estimated)
             }
             Reply::Waiting | Reply::Whole(_) | Reply::Opaque { .. } | Reply::Error { .. } => {

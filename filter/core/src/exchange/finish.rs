@@ -47,13 +47,14 @@ impl Exchange {
                 let ends = self.attempts.iter().skip(1).map(|next| next.sent);
                 let earlier = earlier.iter().zip(ends).map(|(attempt, end)| wire::Record {
                     ended: match attempt.upstream_status {
-                        0 => wire::Ended::Unreached,
+                        0 if attempt.never_sent => wire::Ended::Unreached,
+                        0 => wire::Ended::UpstreamCut,
                         _ => wire::Ended::ProviderError,
                     }
                     .into(),
-                    ..self.attempt_record(attempt, false, end)
+                    ..self.attempt_record(attempt, end)
                 });
-                let last = self.attempt_record(last, may_have_been_sent(closing.details), closing.now);
+                let last = self.attempt_record(last, closing.now);
                 earlier.chain([last]).collect()
             }
         };
@@ -73,7 +74,7 @@ impl Exchange {
     /// What the last attempt's reply cost so far; `None` where the backend has no price.
     pub fn cost(&self) -> Option<Nano> {
         let attempt = self.attempts.last()?;
-        let (usage, source) = attempt.usage(self.input_estimate(), true);
+        let (usage, source) = attempt.usage(self.input_estimate());
         self.price(attempt, &usage, source)
     }
 
@@ -103,13 +104,13 @@ impl Exchange {
             Some(End::Cut) => wire::Ended::UpstreamCut,
             None if is_client(details) => wire::Ended::ClientGone,
             None if is_timeout(details) => wire::Ended::Timeout,
-            None if last.is_none_or(|a| a.upstream_status == 0) => wire::Ended::Unreached,
+            None if last.is_none_or(|a| a.never_sent) => wire::Ended::Unreached,
             None => wire::Ended::UpstreamCut,
         }
     }
 
-    fn attempt_record(&self, attempt: &Attempt, sent: bool, end: Mono) -> wire::Record {
-        let (usage, source) = attempt.usage(self.input_estimate(), sent);
+    fn attempt_record(&self, attempt: &Attempt, end: Mono) -> wire::Record {
+        let (usage, source) = attempt.usage(self.input_estimate());
         // Ours: from the decision to the first provider, and from a provider's last byte to the end.
         let first = attempt.seq == self.ticket.seq;
         let (start, before) = match first {
@@ -159,11 +160,4 @@ fn is_client(details: &[u8]) -> bool {
 
 fn is_timeout(details: &[u8]) -> bool {
     contains(details, "timeout") || contains(details, "max_duration")
-}
-
-/// Whether the request can have reached the provider.
-fn may_have_been_sent(details: &[u8]) -> bool {
-    !["connection_failure", "no_healthy_upstream", "cluster_not_found", "overflow"]
-        .iter()
-        .any(|why| contains(details, why))
 }

@@ -142,6 +142,7 @@ fn a_backends_own_model_is_written_into_the_body() {
 fn each_attempt_has_a_record_and_only_what_ran_costs() {
     let mut exchange = admit(CHAT);
     first(&mut exchange);
+    exchange.never_sent(0);
     exchange.begin(Position { backend: 2, credential: 5 }, 101, Mono(4_000_000)).unwrap();
     reply(&mut exchange, 200, "application/json", None);
     exchange.reply_chunk(format!("{{{USAGE}}}").as_bytes(), true, Mono(5_000_000));
@@ -153,6 +154,21 @@ fn each_attempt_has_a_record_and_only_what_ran_costs() {
     assert_eq!(outcome(&records[..1]), (0, 0, Source::None, Some(0), 0, Ended::Unreached));
     // The second backend has no price: that is not 0.
     assert_eq!(outcome(&records[1..]), (10, 4, Source::Reported, None, 200, Ended::Complete));
+}
+
+#[test]
+fn an_attempt_that_was_sent_and_cut_may_have_run() {
+    let mut exchange = admit(CHAT);
+    first(&mut exchange);
+    exchange.begin(Position { backend: 2, credential: 5 }, 101, Mono(4_000_000)).unwrap();
+    assert!(exchange.waits(0) && exchange.waits(1) && !exchange.waits(2));
+    reply(&mut exchange, 200, "application/json", None);
+    assert!(!exchange.waits(1));
+    exchange.reply_chunk(format!("{{{USAGE}}}").as_bytes(), true, Mono(5_000_000));
+    let records = close(&mut exchange, "");
+    let input = (CHAT.len() as u64).div_ceil(4);
+    let cost = i64::try_from(input).unwrap();
+    assert_eq!(outcome(&records[..1]), (input, 0, Source::Estimated, Some(cost), 0, Ended::UpstreamCut));
 }
 
 #[test]
@@ -181,6 +197,7 @@ fn one_that_leaves_before_the_reply_is_billed_for_its_input() {
 fn what_was_never_sent_costs_nothing() {
     let mut exchange = admit(CHAT);
     first(&mut exchange);
+    exchange.never_sent(0);
     exchange.refuse(Refusal::UpstreamUnavailable);
     let details = "upstream_reset_before_response_started{remote_connection_failure|delayed_connect_error:_111}";
     assert_eq!(outcome(&close(&mut exchange, details)), (0, 0, Source::None, Some(0), 503, Ended::Unreached));
