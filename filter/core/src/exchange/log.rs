@@ -23,7 +23,7 @@ pub struct Origin {
     pub context: u32,
 }
 
-/// One record in the log's JSON. Short names: one is written per request.
+/// One record in the log's JSON. Short names, and nothing that is zero: two are written per request.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Line<'a> {
@@ -35,9 +35,13 @@ struct Line<'a> {
     attempt: u32,
     #[serde(skip_serializing_if = "is_default")]
     last: bool,
+    #[serde(skip_serializing_if = "is_default")]
     org: u32,
+    #[serde(skip_serializing_if = "is_default")]
     team: u32,
+    #[serde(skip_serializing_if = "is_default")]
     user: u32,
+    #[serde(skip_serializing_if = "is_default")]
     key: u32,
     #[serde(skip_serializing_if = "is_default")]
     session: Cow<'a, str>,
@@ -46,20 +50,25 @@ struct Line<'a> {
     backend: u32,
     credential: u32,
     policy: u64,
-    /// Non-zero token counts, in the order of `Usage`: input, cache_read, cache_write_5m, cache_write_1h, output,
-    /// reasoning, audio_in, audio_out, images.
+    /// Token counts in the order of `Usage`: input, cache_read, cache_write_5m, cache_write_1h, output, reasoning,
+    /// audio_in, audio_out, images.
+    #[serde(skip_serializing_if = "is_default")]
     usage: [u64; 9],
     source: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<i64>,
+    #[serde(skip_serializing_if = "is_default")]
     status: u32,
     #[serde(skip_serializing_if = "is_default")]
     upstream: u32,
     #[serde(skip_serializing_if = "is_default")]
     refusal: Cow<'a, str>,
     ended: i32,
+    #[serde(skip_serializing_if = "is_default")]
     first_us: u32,
+    #[serde(skip_serializing_if = "is_default")]
     total_us: u32,
+    #[serde(skip_serializing_if = "is_default")]
     gateway_us: u32,
     #[serde(skip_serializing_if = "is_default")]
     stream: bool,
