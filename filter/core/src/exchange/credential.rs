@@ -138,7 +138,8 @@ mod tests {
     fn a_header_that_was_sent_twice_is_two_headers() {
         let find = |value| find(&[("authorization", value)]);
         let ours = Ok(KeyHash::of(b"sk-sg-a-b"));
-        for value in ["Bearer sk-sg-a-b,Bearer sk-sg-a-b", "Bearer sk-sg-a-b, bearer sk-sg-a-b", "Basic c2s,Bearer sk-sg-a-b"]
+        for value in
+            ["Bearer sk-sg-a-b,Bearer sk-sg-a-b", "Bearer sk-sg-a-b, bearer sk-sg-a-b", "Basic c2s,Bearer sk-sg-a-b"]
         {
             assert_eq!(find(value), ours, "{value}");
         }
