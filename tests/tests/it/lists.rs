@@ -9,7 +9,7 @@ use sluicegate_tests::side_by_side;
 use sluicegate_tests::stack::{CHAT, EMBED, Scene, Stack};
 
 /// Makes a model of these targets and waits until every worker of the Envoy works by a policy that has it.
-async fn model(scene: &Scene<'_>, targets: Value) -> String {
+pub(super) async fn model(scene: &Scene<'_>, targets: Value) -> String {
     let name = format!("model-of-{}", scene.tag);
     scene.stack.admin.post("/v1/models", json!({"name": name, "targets": targets})).await.unwrap();
     scene.stack.policy_in_force().await;
