@@ -120,7 +120,8 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
             Err(e) => {
                 let text = e.body_text();
                 let message = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
-                let (field, message) = message.split_once(": ").unwrap_or(("", message));
+                let named = message.split_once(": ").filter(|(field, _)| !field.contains(' '));
+                let (field, message) = named.unwrap_or(("", message));
                 Err(Fault::new(field, message).into())
             }
         }
