@@ -22,6 +22,9 @@ pub enum Error {
     /// The token is good, but not for this.
     #[error("{0}")]
     Forbidden(String),
+    /// The body has more than so many bytes.
+    #[error("the request body is larger than {0} bytes")]
+    TooLarge(usize),
     /// Worth another try.
     #[error("{0}")]
     Unavailable(String),
@@ -38,6 +41,7 @@ impl Error {
             Self::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -50,6 +54,7 @@ impl Error {
             Self::Invalid(_) => "invalid",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden(_) => "forbidden",
+            Self::TooLarge(_) => "too_large",
             Self::Unavailable(_) => "unavailable",
             Self::Internal(_) => "internal",
         }
@@ -100,7 +105,7 @@ pub struct Problem {
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProblemBody {
-    /// `not_found`, `conflict`, `invalid`, `unauthorized`, `forbidden`, `unavailable` or `internal`
+    /// `not_found`, `conflict`, `invalid`, `unauthorized`, `forbidden`, `too_large`, `unavailable` or `internal`
     pub code: String,
     pub message: String,
     /// The path of what is wrong in the request.

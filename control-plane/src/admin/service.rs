@@ -12,8 +12,8 @@ use super::reconcile::{self, Difference};
 use crate::credentials::Keyring;
 use crate::store::noun::{Key, Noun, Stored, Which};
 use crate::store::{
-    AdminToken, AuditEntry, Blockable, Change, Document, EnvoyRow, NewAdminToken, NewNodeToken, NodeToken, Store,
-    SummaryRow, UsageFilter, UsageRow,
+    AdminToken, AuditEntry, Blockable, Change, Document, EnvoyRow, Fault, NewAdminToken, NewNodeToken, NodeToken,
+    Store, SummaryRow, UsageFilter, UsageRow,
 };
 
 /// The one way to change what the store holds.
@@ -83,8 +83,11 @@ type Result<T> = std::result::Result<T, Error>;
 const DEFAULT_LIMIT: u32 = 100;
 const MAX_LIMIT: u32 = 1000;
 
-fn bounded(limit: Option<u32>) -> u32 {
-    limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT)
+fn bounded(limit: Option<u32>) -> Result<u32> {
+    match limit.unwrap_or(DEFAULT_LIMIT) {
+        limit @ 1..=MAX_LIMIT => Ok(limit),
+        _ => Err(Fault::new("limit", format!("must be from 1 to {MAX_LIMIT}")).into()),
+    }
 }
 
 fn page<T>(items: Vec<T>, limit: u32, position: impl Fn(&T) -> String) -> Page<T> {
@@ -107,9 +110,9 @@ impl Service {
     }
 
     /// # Errors
-    /// [`Error::Unavailable`].
+    /// [`Error::Unavailable`]; [`Error::Invalid`] where `limit` is not from 1 to 1000, here as in every list.
     pub async fn list<T: Noun>(&self, after: Option<i32>, limit: Option<u32>) -> Result<Page<Stored<T>>> {
-        let limit = bounded(limit);
+        let limit = bounded(limit)?;
         let items = self.store.list::<T>(Which::page(after.unwrap_or(0), limit)).await?;
         Ok(page(items, limit, |stored| stored.id.to_string()))
     }
@@ -183,7 +186,7 @@ impl Service {
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn node_tokens(&self, after: Option<i32>, limit: Option<u32>) -> Result<Page<NodeToken>> {
-        let limit = bounded(limit);
+        let limit = bounded(limit)?;
         let items = self.store.node_tokens(after.unwrap_or(0), limit).await?;
         Ok(page(items, limit, |token| token.id.to_string()))
     }
@@ -213,7 +216,7 @@ impl Service {
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn admin_tokens(&self, after: Option<i32>, limit: Option<u32>) -> Result<Page<AdminToken>> {
-        let limit = bounded(limit);
+        let limit = bounded(limit)?;
         let items = self.store.admin_tokens(after.unwrap_or(0), limit).await?;
         Ok(page(items, limit, |token| token.id.to_string()))
     }
@@ -263,13 +266,13 @@ impl Service {
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn usage(&self, filter: &UsageFilter) -> Result<Vec<UsageRow>> {
-        Ok(self.store.usage(filter).await?)
+        Ok(self.store.usage(filter, bounded(filter.limit)?).await?)
     }
 
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn usage_summary(&self, filter: &UsageFilter) -> Result<Vec<SummaryRow>> {
-        Ok(self.store.usage_summary(filter).await?)
+        Ok(self.store.usage_summary(filter, bounded(filter.limit)?).await?)
     }
 
     /// All attempts of one request.
@@ -298,13 +301,13 @@ impl Service {
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn envoys(&self, limit: Option<u32>) -> Result<Vec<EnvoyRow>> {
-        Ok(self.store.envoys(bounded(limit)).await?)
+        Ok(self.store.envoys(bounded(limit)?).await?)
     }
 
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn audit(&self, before: Option<i64>, limit: Option<u32>) -> Result<Page<AuditEntry>> {
-        let limit = bounded(limit);
+        let limit = bounded(limit)?;
         let items = self.store.audit(before, limit).await?;
         Ok(page(items, limit, |entry| entry.id.to_string()))
     }

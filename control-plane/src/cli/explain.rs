@@ -191,7 +191,7 @@ mod tests {
             Refusal::InvalidJson { reason: String::new() },
             Refusal::InvalidField { field: "", reason: String::new() },
             Refusal::DuplicateField { field: String::new() },
-            Refusal::BodyTooLarge { limit: 0 },
+            Refusal::BodyTooLarge { limit: None },
             Refusal::UnsupportedEncoding { encoding: String::new() },
             Refusal::NotReady,
             Refusal::StateTooOld,

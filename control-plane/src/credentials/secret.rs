@@ -17,9 +17,9 @@ impl Secret {
         &self.0
     }
 
-    /// Whether a header can carry it as it is: one line of visible ASCII, not empty.
+    /// Whether a header can carry it as it is: one line of visible ASCII, from 1 to 8192 bytes.
     pub fn is_header_safe(&self) -> bool {
-        !self.0.is_empty() && self.0.bytes().all(|b| b.is_ascii_graphic())
+        (1..=8192).contains(&self.0.len()) && self.0.bytes().all(|b| b.is_ascii_graphic())
     }
 }
 

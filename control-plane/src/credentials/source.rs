@@ -72,7 +72,7 @@ pub enum ResolveError {
     NoVariable(String),
     #[error("{path}: {error}")]
     File { path: String, error: std::io::Error },
-    #[error("what {0} holds is not one line of visible ASCII")]
+    #[error("what {0} holds is not one line of visible ASCII, 8192 bytes at most")]
     Unfit(String),
     #[error("it is stored nowhere")]
     Missing,

@@ -20,7 +20,7 @@ use super::roster::Roster;
 use super::{ClustersReady, HELLO_TIMEOUT, NodeIdentity, is_node_name};
 use crate::credentials::random;
 use crate::publisher::{MAX_BUCKETS, Published, Publisher};
-use crate::store::{EnvoyReport, PROFILE_SLOTS, RaiseError, Store, Verdict};
+use crate::store::{CREDENTIAL_SLOTS, EnvoyReport, PROFILE_SLOTS, RaiseError, Store, Verdict};
 
 /// Older Envoys crash when clients leave while the filter resumes their requests.
 const OLDEST_ENVOY: [u32; 3] = [1, 38, 2];
@@ -29,7 +29,6 @@ const DEFAULT_BUCKETS: u32 = 65_536;
 const MIN_BUCKETS: u32 = 4_096;
 /// A bucket of so many keys on average is a boot's start; past four times as many it alarms.
 const KEYS_PER_BUCKET: usize = 16;
-const CREDENTIALS: u32 = 4_096;
 /// Of 60 KB: 4 MiB, the largest policy a filter takes.
 const POLICY_PARTS: u32 = 72;
 /// How long a stream waits for the first reading of the database.
@@ -225,7 +224,7 @@ impl Sync {
             seats: SEATS,
             buckets,
             profiles: PROFILE_SLOTS.unsigned_abs(),
-            credentials: CREDENTIALS,
+            credentials: CREDENTIAL_SLOTS.unsigned_abs(),
             policy_parts: POLICY_PARTS,
             group: self.node.group.clone(),
         }

@@ -2,6 +2,8 @@
 
 use serde_json::json;
 use sluicegate_core::noun::OwnerKind;
+use sluicegate_core::state::blocked::MAX_BLOCKED;
+use sqlx::PgConnection;
 
 use super::noun::{self, BlockFacts, Noun, Org, Team, User};
 use super::{Action, Store, StoreError, Write, WriteError};
@@ -49,7 +51,7 @@ impl Write {
     /// Blocks or unblocks an owner; doing it again changes nothing. Returns the owner's id.
     ///
     /// # Errors
-    /// Where there is none.
+    /// Where there is none. [`Write::commit`] refuses to block more than Envoys hold.
     pub async fn set_blocked<T: Blockable>(&mut self, reference: &str, blocked: bool) -> Result<i32, WriteError> {
         let id = noun::fetch::<T>(self.conn(), reference).await?.id;
         let owner = noun::hold::<T>(self, id).await?;
@@ -92,6 +94,28 @@ pub(super) async fn remove_owner<T: Blockable>(write: &mut Write, id: i32) -> Re
     Ok(())
 }
 
+/// Keeps the list as short as Envoys take it; `refuse` says whether too many are an error. Deleted owners make room, the
+/// oldest first: their keys are gone. Only right under the lock of the counter, which keeps others from adding to the list.
+pub(super) async fn fit(conn: &mut PgConnection, refuse: bool) -> Result<(), WriteError> {
+    let most = i64::try_from(MAX_BLOCKED).unwrap_or(i64::MAX);
+    sqlx::query(
+        "delete from blocked_owner where (kind, id) in (
+             select kind, id from blocked_owner where gone_at is not null order by gone_at
+             limit greatest(0, (select count(*) from blocked_owner) - $1))",
+    )
+    .bind(most)
+    .execute(&mut *conn)
+    .await?;
+    let count: i64 = sqlx::query_scalar("select count(*) from blocked_owner").fetch_one(conn).await?;
+    if refuse && count > most {
+        let message = format!(
+            "{most} owners are blocked, as many as an Envoy holds: unblock or delete some, or block their org or team"
+        );
+        return Err(WriteError::Conflict { field: String::new(), message });
+    }
+    Ok(())
+}
+
 impl Store {
     /// Forgets owners that were deleted more than a day ago: every Envoy has the change of their keys by then or starts over.
     /// Returns how many. The list that Envoys hold shrinks with its next change.
@@ -99,6 +123,18 @@ impl Store {
     /// # Errors
     /// When the database is away.
     pub async fn forget_gone_owners(&self) -> Result<u64, StoreError> {
+        // Blocked by themselves, and deleted with what they were in.
+        sqlx::query(
+            "update blocked_owner b set gone_at = now() where gone_at is null
+                 and not exists (select from org where b.kind = $1 and id = b.id)
+                 and not exists (select from team where b.kind = $2 and id = b.id)
+                 and not exists (select from app_user where b.kind = $3 and id = b.id)",
+        )
+        .bind(OwnerKind::Org as i16)
+        .bind(OwnerKind::Team as i16)
+        .bind(OwnerKind::User as i16)
+        .execute(&self.pool)
+        .await?;
         let gone = sqlx::query("delete from blocked_owner where gone_at < now() - interval '1 day'")
             .execute(&self.pool)
             .await?;

@@ -23,38 +23,49 @@ pub struct Endpoint {
 pub enum EndpointError {
     #[error("is not a URL: {0}")]
     NotAUrl(String),
+    #[error("is longer than {MAX_URL_BYTES} bytes")]
+    Length,
+    #[error("must not hold white space, control characters or backslashes")]
+    Characters,
     #[error("must start with https:// or http://")]
     Scheme,
+    #[error("{0:?} is no host name and no address")]
+    Host(String),
+    #[error("must not have port 0")]
+    Port,
     #[error("must not hold a user name or password; credentials are nouns of their own")]
     UserInfo,
     #[error("must not have a query or a fragment")]
     Query,
+    #[error("must not have . or .. in its path")]
+    Dots,
     #[error("{0} is a loopback, link-local or metadata address; set allow_private to allow it")]
     Private(String),
 }
 
+const MAX_URL_BYTES: usize = 2048;
+
 impl Endpoint {
-    /// Parses as browsers do (WHATWG), so that `127.1` and `0x7f000001` are seen as what they mean.
+    /// Parses as browsers do (WHATWG), so that `127.1` and `0x7f000001` are seen as what they mean. What browsers put right
+    /// in silence is refused: it was hardly meant.
     ///
     /// # Errors
     /// For anything but an http or https URL with a host and perhaps a port and a path.
     pub fn parse(base_url: &str, allow_private: bool) -> Result<Self, EndpointError> {
+        check_written(base_url)?;
         let url = Url::parse(base_url).map_err(|e| EndpointError::NotAUrl(e.to_string()))?;
         let tls = match url.scheme() {
             "https" => true,
             "http" => false,
             _ => return Err(EndpointError::Scheme),
         };
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err(EndpointError::UserInfo);
-        }
-        if url.query().is_some() || url.fragment().is_some() {
-            return Err(EndpointError::Query);
+        if url.port() == Some(0) {
+            return Err(EndpointError::Port);
         }
         let bracketed = url.host_str().unwrap_or_default();
         let host = bracketed.trim_start_matches('[').trim_end_matches(']').to_owned();
-        if host.is_empty() {
-            return Err(EndpointError::NotAUrl("it has no host".to_owned()));
+        if !is_host(&url) {
+            return Err(EndpointError::Host(host));
         }
         if !allow_private && is_private(&host) {
             return Err(EndpointError::Private(host));
@@ -65,6 +76,40 @@ impl Endpoint {
         };
         let port = url.port_or_known_default().unwrap_or(if tls { 443 } else { 80 });
         Ok(Self { tls, host, port, authority, path: url.path().trim_end_matches('/').to_owned() })
+    }
+}
+
+/// What is lost when a URL is parsed.
+fn check_written(url: &str) -> Result<(), EndpointError> {
+    if url.len() > MAX_URL_BYTES {
+        return Err(EndpointError::Length);
+    }
+    if url.chars().any(|c| c.is_whitespace() || c.is_control() || c == '\\') {
+        return Err(EndpointError::Characters);
+    }
+    if url.contains(['?', '#']) {
+        return Err(EndpointError::Query);
+    }
+    let Some((_, rest)) = url.split_once("://") else { return Err(EndpointError::Scheme) };
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if authority.is_empty() {
+        return Err(EndpointError::NotAUrl("it has no host".to_owned()));
+    }
+    if authority.contains('@') {
+        return Err(EndpointError::UserInfo);
+    }
+    let dots = |segment: &str| matches!(segment.to_ascii_lowercase().replace("%2e", ".").as_str(), "." | "..");
+    if path.split('/').any(dots) { Err(EndpointError::Dots) } else { Ok(()) }
+}
+
+/// An address, or labels of letters, digits, `-` and `_` such as can be looked up.
+fn is_host(url: &Url) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len()) && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    match url.domain() {
+        Some(name) => name.len() <= 254 && name.strip_suffix('.').unwrap_or(name).split('.').all(label),
+        None => url.has_host(),
     }
 }
 
@@ -144,14 +189,35 @@ mod tests {
 
     #[test]
     fn what_does_not_belong_into_a_base_url_is_refused() {
-        use EndpointError::{Query, Scheme, UserInfo};
+        use EndpointError::{Characters, Dots, Length, Port, Query, Scheme, UserInfo};
         let error = |url: &str| Endpoint::parse(url, false).unwrap_err();
         assert_eq!(error("ftp://a/"), Scheme);
         assert_eq!(error("https://u@a/"), UserInfo);
         assert_eq!(error("https://u:p@a/"), UserInfo);
         assert_eq!(error("https://a/?x=1"), Query);
         assert_eq!(error("https://a/#x"), Query);
-        assert!(matches!(error("api.openai.com"), EndpointError::NotAUrl(_)));
+        assert_eq!(error("api.openai.com"), Scheme);
         assert!(matches!(error("https://a:99999/"), EndpointError::NotAUrl(_)));
+        for url in ["https://@a/", "https://:@a/", "https://u@@a"] {
+            assert_eq!(error(url), UserInfo, "{url}");
+        }
+        for url in ["https://a?", "https://a#", "https://a/v1?key=x#y"] {
+            assert_eq!(error(url), Query, "{url}");
+        }
+        for url in [" https://a", "https://a ", "https://a/v 1", "https://a\t/", "https:\\\\a", "https://a/\0"] {
+            assert_eq!(error(url), Characters, "{url:?}");
+        }
+        for url in ["https://a/..", "https://a/v1/../x", "https://a/./v1", "https://a/%2e%2E/x", "https://a/.%2e"] {
+            assert_eq!(error(url), Dots, "{url}");
+        }
+        for url in ["https:///v1", "https://", "https://:443/"] {
+            assert!(matches!(error(url), EndpointError::NotAUrl(_)), "{url}");
+        }
+        for url in ["https://*.a/", "https://a..b/", "https://a,b/", "https://.a/"] {
+            assert!(matches!(error(url), EndpointError::Host(_)), "{url}: {}", error(url));
+        }
+        assert_eq!(error("https://a:0/"), Port);
+        assert_eq!(error("https:a"), Scheme);
+        assert_eq!(error(&format!("https://a/{}", "x".repeat(2040))), Length);
     }
 }

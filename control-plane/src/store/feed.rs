@@ -4,6 +4,7 @@
 
 use futures::TryStreamExt as _;
 use sluicegate_core::noun::{Owner, OwnerKind};
+use sluicegate_core::state::blocked::MAX_BLOCKED;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgListener, PgRow};
 use sqlx::{Connection as _, FromRow, PgConnection, Postgres, Row as _};
@@ -308,9 +309,17 @@ fn key_row(row: &PgRow) -> Result<KeyRow, StoreError> {
     })
 }
 
+/// No more than Envoys take: of a longer list they would take nothing. Those that are not deleted come first.
 async fn read_blocked(connection: &mut PgConnection) -> Result<Vec<Owner>, StoreError> {
-    let rows: Vec<(i16, i32)> =
-        sqlx::query_as("select kind, id from blocked_owner order by kind, id").fetch_all(connection).await?;
+    let mut rows: Vec<(i16, i32)> =
+        sqlx::query_as("select kind, id from blocked_owner order by gone_at desc nulls first, kind, id limit $1")
+            .bind(i64::try_from(MAX_BLOCKED + 1).unwrap_or(i64::MAX))
+            .fetch_all(connection)
+            .await?;
+    if rows.len() > MAX_BLOCKED {
+        tracing::error!(most = MAX_BLOCKED, "more owners are blocked than Envoys hold: the last ones are not");
+        rows.truncate(MAX_BLOCKED);
+    }
     rows.into_iter()
         .map(|(kind, id)| {
             let kind = u8::try_from(kind).ok().and_then(OwnerKind::from_u8);

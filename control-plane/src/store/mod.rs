@@ -17,6 +17,7 @@ mod profile;
 mod read;
 mod roster;
 mod seed;
+mod slot;
 mod time;
 mod tx;
 
@@ -39,6 +40,7 @@ pub use feed::{
 pub use ledger::{Inserted, LedgerRow, Reconciled, Recorded, Rejection, Witness};
 pub use maintenance::Swept;
 pub use node_token::{IssuedToken, NewNodeToken, Node, NodeToken};
+pub use noun::CREDENTIAL_SLOTS;
 pub(crate) use noun::credential_context;
 pub use policy::{Cluster, ProviderEndpoint};
 pub use profile::PROFILE_SLOTS;

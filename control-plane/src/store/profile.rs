@@ -8,7 +8,7 @@ use prost::Message as _;
 use sluicegate_core::proto::dataplane::{Network, ProfileBody};
 use sqlx::PgConnection;
 
-use super::{Fault, WriteError};
+use super::{Fault, WriteError, slot};
 
 /// How many profiles an Envoy can hold. The index of one is its id modulo this, and no two that exist share an index.
 pub const PROFILE_SLOTS: i32 = 4096;
@@ -44,24 +44,20 @@ pub(super) async fn intern(conn: &mut PgConnection, body: &[u8]) -> Result<i32, 
     if let Some(id) = find(conn, body).await? {
         return Ok(id);
     }
-    let taken: BTreeSet<i32> = slots(conn).await?;
-    let taken = if taken.len() < slots_len() { taken } else { sweep(conn).await? };
-    if taken.len() >= slots_len() {
-        let message = format!("more than {PROFILE_SLOTS} different combinations of models and networks are in use");
-        return Err(Fault::new("models", message).into());
-    }
-    let id = loop {
-        let id: i32 = sqlx::query_scalar("select nextval('profile_id')::int").fetch_one(&mut *conn).await?;
-        if !taken.contains(&(id % PROFILE_SLOTS)) {
-            break id;
+    let taken = slots(conn).await?;
+    let id = match slot::next_free(conn, "profile_id", PROFILE_SLOTS, &taken).await? {
+        Some(id) => Some(id),
+        None => {
+            let taken = sweep(conn).await?;
+            slot::next_free(conn, "profile_id", PROFILE_SLOTS, &taken).await?
         }
     };
+    let id = id.ok_or_else(|| {
+        let message = format!("more than {PROFILE_SLOTS} different combinations of models and networks are in use");
+        Fault::new("models", message)
+    })?;
     sqlx::query("insert into profile (id, body) values ($1, $2)").bind(id).bind(body).execute(&mut *conn).await?;
     Ok(id)
-}
-
-fn slots_len() -> usize {
-    usize::try_from(PROFILE_SLOTS).unwrap_or(usize::MAX)
 }
 
 /// Holds the row, so that no sweep takes it before the key that will name it is written.

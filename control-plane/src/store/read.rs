@@ -207,12 +207,12 @@ macro_rules! named {
 }
 
 impl Store {
-    /// Attempts, the newest first.
+    /// Attempts, the newest first, at most `limit`.
     ///
     /// # Errors
     /// When the database is away.
-    pub async fn usage(&self, filter: &UsageFilter) -> Result<Vec<UsageRow>, StoreError> {
-        self.usage_rows(None, filter).await
+    pub async fn usage(&self, filter: &UsageFilter, limit: u32) -> Result<Vec<UsageRow>, StoreError> {
+        self.usage_rows(None, filter, limit).await
     }
 
     /// All attempts of one request, the first one first.
@@ -220,13 +220,17 @@ impl Store {
     /// # Errors
     /// When the database is away.
     pub async fn operation(&self, operation: Uuid) -> Result<Vec<UsageRow>, StoreError> {
-        let filter = UsageFilter { limit: Some(1000), ..UsageFilter::default() };
-        let mut rows = self.usage_rows(Some(operation), &filter).await?;
+        let mut rows = self.usage_rows(Some(operation), &UsageFilter::default(), 1000).await?;
         rows.sort_by_key(|row| row.attempt);
         Ok(rows)
     }
 
-    async fn usage_rows(&self, operation: Option<Uuid>, filter: &UsageFilter) -> Result<Vec<UsageRow>, StoreError> {
+    async fn usage_rows(
+        &self,
+        operation: Option<Uuid>,
+        filter: &UsageFilter,
+        limit: u32,
+    ) -> Result<Vec<UsageRow>, StoreError> {
         Ok(sqlx::query_as(USAGE)
             .bind(operation)
             .bind(filter.from)
@@ -236,16 +240,16 @@ impl Store {
             .bind(filter.user)
             .bind(filter.key)
             .bind(filter.model)
-            .bind(i64::from(filter.limit.unwrap_or(100).min(1000)))
+            .bind(i64::from(limit))
             .fetch_all(&self.pool)
             .await?)
     }
 
-    /// Sums by hour, day or a noun, of whole hours.
+    /// Sums by hour, day or a noun, of whole hours; at most `limit` of them.
     ///
     /// # Errors
     /// When the database is away.
-    pub async fn usage_summary(&self, filter: &UsageFilter) -> Result<Vec<SummaryRow>, StoreError> {
+    pub async fn usage_summary(&self, filter: &UsageFilter, limit: u32) -> Result<Vec<SummaryRow>, StoreError> {
         let sql = match filter.by.unwrap_or_default() {
             SummaryBy::Hour => summary!("to_char(h.hour at time zone 'utc', 'YYYY-MM-DD\"T\"HH24:00:00\"Z\"')"),
             SummaryBy::Day => summary!("to_char(h.hour at time zone 'utc', 'YYYY-MM-DD')"),
@@ -263,7 +267,7 @@ impl Store {
             .bind(filter.user)
             .bind(filter.key)
             .bind(filter.model)
-            .bind(i64::from(filter.limit.unwrap_or(100).min(1000)))
+            .bind(i64::from(limit))
             .fetch_all(&self.pool)
             .await?)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, Transaction};
 
-use super::{Store, WriteError, policy};
+use super::{Store, WriteError, block, policy};
 use crate::credentials::{Keyring, Secret};
 
 /// One write: some changes, their audit rows and, last, the revision counter.
@@ -139,7 +139,8 @@ impl Write {
     /// Commits and returns the revision; a write that changed nothing takes none and returns the current one.
     ///
     /// # Errors
-    /// [`WriteError::Invalid`] where the policy that results is refused; its field names the noun.
+    /// [`WriteError::Invalid`] where the policy that results is refused; its field names the noun. [`WriteError::Conflict`]
+    /// where more owners would be blocked than Envoys hold.
     pub async fn commit(mut self) -> Result<i64, WriteError> {
         if self.audit.is_empty() {
             let current =
@@ -149,6 +150,10 @@ impl Write {
         }
         let next = self.lock().await?;
         let policy = self.policy && policy::rebuild(&mut self.tx, next).await?;
+        if self.blocks {
+            let blocking = self.audit.iter().any(|(action, ..)| *action == Action::Block);
+            block::fit(&mut self.tx, blocking).await?;
+        }
         self.write_key_changes(next).await?;
         self.write_credentials(next).await?;
         self.write_audit(next).await?;

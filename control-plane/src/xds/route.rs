@@ -28,8 +28,6 @@ pub const LONGEST_EXCHANGE: Duration = Duration::from_secs(3600);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(300);
 /// The gate's own deadline for an admission is 4 s after the last byte; what is left after this was forgotten by a dead VM.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(5);
-/// The status by which the adapter asks for another attempt. No provider answers it.
-const RETRIABLE_STATUS: u32 = 599;
 
 /// Beside the carriers of a client's credential: what Envoy adds about the client (core's `Head` leaves it to this), and our
 /// own header, which by then has done its work.
@@ -142,8 +140,8 @@ fn action(longest: Duration) -> RouteAction {
     }
 }
 
-/// Envoy retries what never reached a provider and what the adapter asks for. How often is the gate's header
-/// `x-envoy-max-retries`; without it, never.
+/// Envoy retries what got no answer. An answer ends the matter whatever its status: any status can be a provider's own.
+/// How often is the gate's header `x-envoy-max-retries`; without it, never.
 fn retry_policy() -> route::RetryPolicy {
     use route::retry_policy::{RetryBackOff, RetryPriority, retry_priority::ConfigType};
     let next_position = RetryPriority {
@@ -151,8 +149,7 @@ fn retry_policy() -> route::RetryPolicy {
         config_type: Some(ConfigType::TypedConfig(pack_any(PreviousPrioritiesConfig { update_frequency: 1 }))),
     };
     route::RetryPolicy {
-        retry_on: "reset,connect-failure,refused-stream,retriable-status-codes".to_owned(),
-        retriable_status_codes: vec![RETRIABLE_STATUS],
+        retry_on: "reset,connect-failure,refused-stream".to_owned(),
         num_retries: part::u32(0),
         per_try_timeout: part::duration(ATTEMPT_TIMEOUT),
         // The next attempt goes to another provider: nothing to wait for.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use http::{Method, StatusCode};
 use serde_json::json;
 use sluicegate_core::noun::OwnerKind;
+use sluicegate_core::state::blocked::MAX_BLOCKED;
 
 use crate::fixture::Gate;
 
@@ -88,6 +89,73 @@ async fn a_gone_owner_is_forgotten_after_a_day_and_a_blocked_one_is_not() {
     sqlx::query("update blocked_owner set gone_at = gone_at - interval '25 hours'").execute(&gate.pool).await.unwrap();
     assert_eq!(gate.store.forget_gone_owners().await.unwrap(), 1);
     assert_eq!(blocked(&gate).await.len(), 1);
+}
+
+/// Blocks `count` users that nobody needs to have made, behind the API's back.
+async fn block_many(gate: &Gate, count: usize) {
+    sqlx::query("insert into blocked_owner (kind, id) select $1, 1000000 + i from generate_series(1, $2::bigint) i")
+        .bind(OwnerKind::User as i16)
+        .bind(i64::try_from(count).unwrap())
+        .execute(&gate.pool)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn no_more_owners_are_blocked_than_an_envoy_holds() {
+    let gate = Gate::stocked().await;
+    for org in ["gone", "one", "two"] {
+        gate.created("/v1/orgs", json!({"name": org})).await;
+    }
+    block_many(&gate, MAX_BLOCKED - 1).await;
+    gate.deleted("/v1/orgs/gone").await;
+    // Who is gone makes room.
+    gate.post("/v1/orgs/acme/block", json!({})).await;
+    assert_eq!(gate.refused(Method::POST, "/v1/orgs/one/block", json!({})).await.0, "conflict");
+    let (_, answer) = gate.call(Method::POST, "/v1/orgs/one/block", Some(json!({}))).await;
+    assert!(answer["error"]["message"].as_str().unwrap().contains(&MAX_BLOCKED.to_string()), "{answer}");
+    assert_eq!(gate.get("/v1/orgs/one").await["blocked"], json!(false));
+    // Deleting is never refused, and a list that is too long may become shorter.
+    gate.deleted("/v1/orgs/one").await;
+    sqlx::query("insert into blocked_owner (kind, id) values (1, 999999)").execute(&gate.pool).await.unwrap();
+    gate.post("/v1/orgs/acme/unblock", json!({})).await;
+    assert_eq!(blocked(&gate).await.len(), MAX_BLOCKED);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_two_that_take_the_last_place_one_is_refused() {
+    let gate = Gate::stocked().await;
+    block_many(&gate, MAX_BLOCKED - 1).await;
+    let orgs = ["a", "b", "c", "d"];
+    for org in orgs {
+        gate.created("/v1/orgs", json!({"name": org})).await;
+    }
+    let paths = orgs.map(|org| format!("/v1/orgs/{org}/block"));
+    let answers = paths.iter().map(|path| gate.call(Method::POST, path, Some(json!({}))));
+    let answers = futures::future::join_all(answers).await;
+    let count = |status| answers.iter().filter(|(got, _)| *got == status).count();
+    assert_eq!((count(StatusCode::OK), count(StatusCode::CONFLICT)), (1, 3), "{answers:?}");
+}
+
+#[tokio::test]
+async fn a_list_that_is_too_long_is_cut_for_envoys() {
+    let gate = Gate::stocked().await;
+    block_many(&gate, MAX_BLOCKED + 1).await;
+    gate.deleted("/v1/orgs/acme").await;
+    let mut reader = gate.store.feed_reader().await.unwrap();
+    let listed = reader.read(None, &mut |_| {}).await.unwrap().blocked.unwrap();
+    assert_eq!(listed.len(), MAX_BLOCKED);
+    assert!(listed.iter().all(|owner| owner.kind == OwnerKind::User), "who is gone is left out first");
+}
+
+#[tokio::test]
+async fn who_was_blocked_and_went_with_the_org_is_forgotten_too() {
+    let gate = Gate::stocked().await;
+    gate.created("/v1/users", json!({"org": "acme", "name": "ada"})).await;
+    gate.post("/v1/users/ada/block", json!({})).await;
+    gate.deleted("/v1/orgs/acme").await;
+    gate.store.forget_gone_owners().await.unwrap();
+    assert_eq!(blocked(&gate).await.iter().map(|(.., gone)| *gone).collect::<Vec<_>>(), [true, true]);
 }
 
 #[tokio::test]

@@ -128,6 +128,87 @@ async fn what_is_not_there_and_what_is_not_json_is_said_as_json() {
 }
 
 #[tokio::test]
+async fn a_nul_is_refused_wherever_it_stands() {
+    let gate = Gate::stocked().await;
+    for path in ["/v1/orgs/%00", "/v1/keys/a%00b", "/v1/admin-tokens/%00", "/v1/usage/%00", "/v1/keys?limit=%00"] {
+        for method in [Method::GET, Method::DELETE] {
+            let (status, answer) = gate.call(method.clone(), path, None).await;
+            assert!(status.is_client_error() && answer["error"]["message"].is_string(), "{method} {path}: {answer}");
+        }
+    }
+    let target = json!({"provider": "openai", "model": "a\0"});
+    for (path, body, field) in [
+        ("/v1/orgs", json!({"name": "a\0"}), "name"),
+        ("/v1/groups", json!({"name": "g", "description": "\0"}), "description"),
+        ("/v1/keys", json!({"org": "acme", "name": "k", "models": ["gpt-4o", "\0"]}), "models[1]"),
+        ("/v1/models", json!({"name": "m", "targets": [target]}), "targets[0].model"),
+        ("/v1/orgs", json!({"name": "a", "b\0": 1}), ""),
+        ("/v1/apply", json!({"version": "v1", "users": [{"org": "\0", "name": "u"}]}), "users[0].org"),
+    ] {
+        assert_eq!(gate.refused(Method::POST, path, body).await, ("invalid".to_owned(), field.to_owned()), "{path}");
+    }
+    // The text of the escape is no escape.
+    gate.created("/v1/groups", json!({"name": "g", "description": "\\u0000"})).await;
+}
+
+#[tokio::test]
+async fn a_limit_is_from_1_to_1000() {
+    let gate = Gate::stocked().await;
+    for list in ["keys", "node-tokens", "admin-tokens", "usage", "usage?by=day", "envoys", "audit"] {
+        let with = |limit: &str| format!("/v1/{list}{}limit={limit}", if list.contains('?') { '&' } else { '?' });
+        for limit in ["0", "1001", "4294967295", "4294967296", "-1", "x", ""] {
+            let (status, answer) = gate.call(Method::GET, &with(limit), None).await;
+            assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{list} {limit}: {answer}");
+            assert_eq!(answer["error"]["field"], "limit", "{list} {limit}: {answer}");
+        }
+        gate.get(&with("1")).await;
+        gate.get(&with("1000")).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_long_is_refused_with_its_field() {
+    let gate = Gate::stocked().await;
+    let long = "x".repeat(100_000);
+    let ca = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----", "QUFB".repeat(100_000));
+    let provider = |url: &str| json!({"name": "p", "dialect": "openai", "base_url": url});
+    let mut with_ca = provider("https://a/v1");
+    with_ca["ca"] = json!(ca);
+    for (path, body, field) in [
+        ("/v1/orgs", json!({"name": long}), "name"),
+        ("/v1/groups", json!({"name": "g", "description": long}), "description"),
+        ("/v1/credentials", json!({"name": "c", "provider": "openai", "secret": long}), "secret"),
+        ("/v1/credentials", json!({"name": "c", "provider": "openai", "source": format!("file:/{long}")}), "source"),
+        ("/v1/providers", provider(&format!("https://a/{long}")), "base_url"),
+        ("/v1/providers", provider("https://a:0/v1"), "base_url"),
+        ("/v1/providers", provider("https://a/v1/../admin"), "base_url"),
+        ("/v1/providers", with_ca, "ca"),
+        ("/v1/keys", json!({"org": "acme", "name": "k", "expires_at": "+262142-01-01"}), "expires_at"),
+        ("/v1/keys", json!({"org": long, "name": "k"}), "org"),
+    ] {
+        assert_eq!(gate.refused(Method::POST, path, body).await, ("invalid".to_owned(), field.to_owned()), "{path}");
+    }
+    let (status, _) = gate.call(Method::GET, &format!("/v1/orgs/{}", &long[..60_000]), None).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_told_so() {
+    let gate = Gate::stocked().await;
+    let url = gate.served().await;
+    sluicegate::tls::install_provider();
+    for path in ["/v1/apply", "/v1/reconcile"] {
+        // More than the sockets between hold, in the middle of which a closed one would be a reset.
+        let sent =
+            reqwest::Client::new().post(format!("{url}{path}")).bearer_auth(ADMIN_TOKEN).body(vec![b' '; 40 << 20]);
+        let answer = sent.send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        let answer: Value = answer.json().await.unwrap();
+        assert_eq!(answer["error"]["code"], "too_large", "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn usage_is_read_with_names_and_summed() {
     let gate = Gate::stocked().await;
     let key = gate.created("/v1/keys", json!({"org": "acme", "name": "ci"})).await;

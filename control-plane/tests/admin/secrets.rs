@@ -25,6 +25,54 @@ async fn all_rows(gate: &Gate) -> String {
     all
 }
 
+/// That no model uses, so that it may have any number of credentials.
+async fn other_provider(gate: &Gate) {
+    gate.created("/v1/providers", json!({"name": "other", "dialect": "openai", "base_url": "https://a.example"})).await;
+}
+
+/// The ids of all credentials, by their place in an Envoy.
+async fn places(gate: &Gate) -> Vec<i32> {
+    sqlx::query_scalar("select id % 4096 from credential order by 1").fetch_all(&gate.pool).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn credentials_made_at_once_never_share_a_place() {
+    let gate = Gate::stocked().await;
+    other_provider(&gate).await;
+    let taken = places(&gate).await;
+    // Each round of the sequence comes by the one that is there.
+    for round in 1..4 {
+        let next = i64::from(taken[0] - 2 + round * 4096);
+        sqlx::query("select setval('credential_id_seq', $1)").bind(next).execute(&gate.pool).await.unwrap();
+        let made = (0..8).map(|i| {
+            let credential = json!({"name": format!("c{round}-{i}"), "provider": "other", "source": "env:X"});
+            gate.created("/v1/credentials", credential)
+        });
+        futures::future::join_all(made).await;
+    }
+    let mut places = places(&gate).await;
+    assert_eq!(places.len(), 25);
+    places.dedup();
+    assert_eq!(places.len(), 25);
+}
+
+#[tokio::test]
+async fn there_are_no_more_credentials_than_an_envoy_holds() {
+    let gate = Gate::stocked().await;
+    other_provider(&gate).await;
+    sqlx::query(
+        "insert into credential (provider_id, name, source) select p.id, 'c' || i, 'env:X'
+         from provider p, generate_series(2, 4096) i where p.name = 'other'",
+    )
+    .execute(&gate.pool)
+    .await
+    .unwrap();
+    let one_more = json!({"name": "more", "provider": "other", "source": "env:X"});
+    assert_eq!(gate.refused(Method::POST, "/v1/credentials", one_more.clone()).await.0, "conflict");
+    gate.deleted("/v1/credentials/c77").await;
+    gate.created("/v1/credentials", one_more).await;
+}
+
 #[tokio::test]
 async fn no_secret_is_in_any_answer_or_any_table() {
     let gate = Gate::stocked().await;

@@ -46,7 +46,8 @@ pub enum Refusal {
         field: String,
     },
     BodyTooLarge {
-        limit: u64,
+        /// In bytes; `None` where it was Envoy's.
+        limit: Option<u64>,
     },
     UnsupportedEncoding {
         encoding: String,
@@ -81,7 +82,7 @@ impl Refusal {
     pub fn from_envoy(status: u32) -> Self {
         match status {
             408 | 504 => Self::UpstreamTimeout,
-            413 => Self::BodyTooLarge { limit: 0 },
+            413 => Self::BodyTooLarge { limit: None },
             500 => Self::Internal { what: "Envoy could not pass the answer on" },
             _ => Self::UpstreamUnavailable,
         }
@@ -185,8 +186,8 @@ impl Refusal {
             Self::InvalidJson { reason } => format!("The request body is not a JSON object: {reason}."),
             Self::InvalidField { field, reason } => format!("`{field}` {reason}."),
             Self::DuplicateField { field } => format!("`{field}` stands twice in the request body."),
-            Self::BodyTooLarge { limit: 0 } => "The request body is too large.".into(),
-            Self::BodyTooLarge { limit } => format!("The request body is larger than {limit} bytes."),
+            Self::BodyTooLarge { limit: None } => "The request body is too large.".into(),
+            Self::BodyTooLarge { limit: Some(limit) } => format!("The request body is larger than {limit} bytes."),
             Self::UnsupportedEncoding { encoding } => {
                 format!("The content encoding `{encoding}` is not supported. Send the body as it is.")
             }

@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 
 /// Makes a model of these targets and waits until every worker of the Envoy works by a policy that has it.
-async fn model(scene: &Scene<'_>, targets: Value) -> String {
+pub(super) async fn model(scene: &Scene<'_>, targets: Value) -> String {
     let name = format!("model-of-{}", scene.tag);
     scene.stack.admin.post("/v1/models", json!({"name": name, "targets": targets})).await.unwrap();
     scene.stack.policy_in_force().await;

@@ -3,8 +3,10 @@
 use bytes::Bytes;
 use scripted_provider::{Answer, CutHow};
 use serde_json::json;
-use sluicegate_tests::stack::Stack;
+use sluicegate_tests::stack::{CHAT, EMBED, Stack};
 use sluicegate_tests::{Http, Outgoing, side_by_side};
+
+use crate::lists;
 
 const CONTENT: &str =
     "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hello\"},\"finish_reason\":\"stop\"}]}\n\n";
@@ -86,6 +88,22 @@ fn what_is_compressed_passes_as_it_is_and_is_estimated() {
         assert_eq!(reply.bytes().await.unwrap(), body);
         let row = stack.ledger.only(scene.key.id).await;
         assert_eq!((row.source.as_str(), row.output), ("estimated", 50));
+    });
+}
+
+/// No status that a provider can choose asks for another attempt, which another provider would be paid for.
+#[test]
+fn no_error_of_a_provider_is_tried_again_elsewhere() {
+    side_by_side(async {
+        let stack = Stack::shared().await;
+        let scene = stack.scene("own-599").await;
+        let target = |model: &str| json!({"provider": "scripted", "model": model});
+        let name = lists::model(&scene, json!([target(CHAT), target(EMBED)])).await;
+        for status in [429, 503, 599] {
+            scene.answer(Answer::json(status, "{}"));
+            let reply = scene.chat(json!({"model": name})).await.unwrap();
+            assert_eq!((reply.status, reply.header("x-sluicegate-attempts")), (status, Some("1")));
+        }
     });
 }
 

@@ -1,5 +1,7 @@
 //! Each refusal has its status and code, in OpenAI's shape, with the request id where agents show it.
 
+use std::time::Duration;
+
 use scripted_provider::Answer;
 use serde_json::{Value, json};
 use sluicegate_tests::stack::{CHAT, EMBED, Scene, Stack};
@@ -28,6 +30,23 @@ async fn check(scene: &Scene<'_>, call: Call, status: u16, code: &str) -> Value 
     assert!(error["message"].as_str().unwrap().contains(&id), "{code}: {error:?} does not name {id}");
     assert_eq!(retry_after, status == 503, "{code}");
     body
+}
+
+#[test]
+fn not_of_a_key_sent_twice_nor_of_a_network_in_ipv6s_clothes() {
+    side_by_side(async {
+        let stack = Stack::shared().await;
+        let scene = stack.scene("meant").await;
+        let networks = json!({"networks": ["::ffff:127.0.0.0/104"]});
+        let key = stack.admin.key(&scene.tag, "here", networks).await.unwrap();
+        eventually("the key works", Duration::from_secs(5), || async {
+            let twice = Call::get("/v1/models").bearer(&key.secret).bearer(&key.secret);
+            let status = scene.send(Http::H1, twice).await?.status;
+            anyhow::ensure!(status == 200, "{status}");
+            Ok(())
+        })
+        .await;
+    });
 }
 
 #[test]
@@ -69,7 +88,7 @@ fn with_key(mut call: Call, key: &str) -> Call {
 
 /// Waits until the Envoy has heard of it; asks what reaches no provider.
 async fn becomes(scene: &Scene<'_>, key: &str, code: &str) {
-    eventually(code, std::time::Duration::from_secs(10), || async {
+    eventually(code, Duration::from_secs(10), || async {
         let body = scene.send(Http::H1, Call::get("/v1/models").bearer(key)).await?.json().await?;
         anyhow::ensure!(body["error"]["code"] == code, "{body}");
         Ok(())

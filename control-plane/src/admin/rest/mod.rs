@@ -7,7 +7,6 @@ mod tokens;
 
 use std::sync::Arc;
 
-use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
 use axum::{Json, Router, middleware};
 use utoipa::OpenApi;
@@ -18,9 +17,6 @@ use super::{Error, Service, auth};
 use crate::store::SummaryBy;
 
 type Shared = Arc<Service>;
-
-/// The largest request; a declarative file of some 50,000 keys.
-const MAX_BODY_BYTES: usize = 16 << 20;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -54,7 +50,7 @@ pub(super) fn router(service: Shared) -> Router {
     router
         .fallback(|| async { Error::NotFound("there is no such route; GET /openapi.json lists them".to_owned()) })
         .method_not_allowed_fallback(|| async { extract::method_not_allowed() })
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(middleware::from_fn(extract::refuse_nul))
         .layer(middleware::from_fn_with_state(Arc::clone(&service), auth::require_admin))
         // After the layer: the document is no secret.
         .route("/openapi.json", get(move || async move { Json(api) }))

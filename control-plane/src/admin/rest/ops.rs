@@ -1,7 +1,6 @@
 //! The file, usage, Envoys, the audit log.
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Extension, Path, State};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -9,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
-use super::extract::{Body, Query};
+use super::extract::{Body, Bytes, Query};
 use super::{Error, Shared};
 use crate::admin::auth::Actor;
 use crate::admin::{ApplyOutcome, Diagnosis, Difference, Page, Problem};
@@ -94,7 +93,7 @@ async fn explain(State(service): State<Shared>, Path(operation): Path<String>) -
     request_body(content = String, description = "Lines of an Envoy's access log, 16 MiB at most", content_type = "text/plain"),
     responses((status = 200, body = Difference), (status = "default", body = Problem))
 )]
-async fn reconcile(State(service): State<Shared>, log: Bytes) -> Result<Json<Difference>> {
+async fn reconcile(State(service): State<Shared>, Bytes(log): Bytes) -> Result<Json<Difference>> {
     Ok(Json(service.reconcile(&String::from_utf8_lossy(&log)).await?))
 }
 

@@ -2,8 +2,8 @@ use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use utoipa::ToSchema;
 
-use super::super::{Fault, Write, WriteError};
-use super::{Noun, Stored, Which, check_name, refer};
+use super::super::{Fault, Write, WriteError, slot};
+use super::{Noun, Stored, Which, check_length, check_name, refer};
 use crate::credentials::{Secret, Source};
 
 /// What pays at a provider: its API key, kept here under the keyring or read where it is.
@@ -28,6 +28,15 @@ pub struct CredentialFacts {
     pub revision: i64,
 }
 
+/// How many credentials an Envoy can hold. The place of one is its id modulo this, and no two that exist share a place.
+pub const CREDENTIAL_SLOTS: i32 = 4096;
+
+/// A path's worth.
+const MAX_SOURCE_BYTES: usize = 4096;
+
+/// Serialises the writers that add a credential.
+const LOCK: i64 = 0x6372_6564_656e_7469;
+
 /// What a sealed credential is bound to.
 pub(crate) fn context(id: u32) -> String {
     format!("credential {id}")
@@ -44,6 +53,18 @@ impl Credential {
     }
 }
 
+/// An id for a new credential. Until the end of the write no other one gets any, so that two never share a place.
+async fn free_id(conn: &mut PgConnection) -> Result<i32, WriteError> {
+    sqlx::query("select pg_advisory_xact_lock($1)").bind(LOCK).execute(&mut *conn).await?;
+    let taken: Vec<i32> =
+        sqlx::query_scalar("select id % $1 from credential").bind(CREDENTIAL_SLOTS).fetch_all(&mut *conn).await?;
+    let id = slot::next_free(conn, "credential_id_seq", CREDENTIAL_SLOTS, &taken.into_iter().collect()).await?;
+    id.ok_or_else(|| {
+        let message = format!("there are {CREDENTIAL_SLOTS} credentials, as many as an Envoy holds; delete one first");
+        WriteError::Conflict { field: String::new(), message }
+    })
+}
+
 impl Noun for Credential {
     const KIND: &'static str = "credential";
     const HOLD: &'static str = "select from credential where id = $1 for no key update";
@@ -55,9 +76,10 @@ impl Noun for Credential {
 
     fn check(&self) -> Result<(), Fault> {
         check_name("name", &self.name, false)?;
+        check_length("source", &self.source.to_string(), MAX_SOURCE_BYTES)?;
         let fault = match (&self.source, &self.secret) {
             (Source::Stored, Some(secret)) if !secret.is_header_safe() => {
-                "must be one line of visible ASCII, as it becomes a header"
+                "must be one line of visible ASCII, 8192 bytes at most, as it becomes a header"
             }
             (Source::Env(_) | Source::File(_), Some(_)) => "stands beside a source that is not `stored`",
             _ => return Ok(()),
@@ -98,9 +120,7 @@ impl Noun for Credential {
         }
         let provider = refer(write.conn(), PROVIDER, "provider", "provider", &self.provider).await?;
         // The id comes first, because the secret is sealed for it.
-        let id: i32 = sqlx::query_scalar("select nextval(pg_get_serial_sequence('credential', 'id'))::int")
-            .fetch_one(write.conn())
-            .await?;
+        let id = free_id(write.conn()).await?;
         let sealed = self.sealed(write, id)?;
         sqlx::query(
             "insert into credential (id, provider_id, name, source, sealed) overriding system value

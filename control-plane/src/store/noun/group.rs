@@ -3,10 +3,12 @@ use sqlx::PgConnection;
 use utoipa::ToSchema;
 
 use super::super::{Fault, Write, WriteError};
-use super::{NoFacts, Noun, Stored, Which, check_name};
+use super::{NoFacts, Noun, Stored, Which, check_length, check_name};
 
 /// The group of a node token that names none.
 pub(in crate::store) const DEFAULT: &str = "default";
+
+const MAX_DESCRIPTION_BYTES: usize = 1024;
 
 /// Envoys that hold the same things.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -27,7 +29,8 @@ impl Noun for Group {
     }
 
     fn check(&self) -> Result<(), Fault> {
-        check_name("name", &self.name, false)
+        check_name("name", &self.name, false)?;
+        check_length("description", &self.description, MAX_DESCRIPTION_BYTES)
     }
 
     async fn find(conn: &mut PgConnection, handle: &str) -> Result<Option<i32>, WriteError> {

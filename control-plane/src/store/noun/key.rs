@@ -1,7 +1,7 @@
 use std::str::FromStr;
 
 use chrono::{DateTime, Utc};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -61,8 +61,16 @@ impl FromStr for Network {
                 .parse::<IpNet>()
                 .map_err(|_| format!("{text:?} is no address and no network such as 10.0.0.0/8"))?,
         };
+        let net = canonical(net);
         if net.trunc() == net { Ok(Self(net)) } else { Err(format!("{text:?} has host bits; write {}", net.trunc())) }
     }
+}
+
+/// A network of IPv4 addresses in IPv6's clothes is the IPv4 network: so their clients are compared.
+fn canonical(net: IpNet) -> IpNet {
+    let IpNet::V6(v6) = net else { return net };
+    let mapped = v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96));
+    mapped.and_then(|(v4, prefix)| Ipv4Net::new(v4, prefix).ok()).map_or(net, IpNet::V4)
 }
 
 impl Serialize for Network {
@@ -394,6 +402,16 @@ mod tests {
         assert_eq!("10.0.0.1".parse::<Network>().unwrap().0.to_string(), "10.0.0.1/32");
         assert!("10.0.0.1/8".parse::<Network>().unwrap_err().contains("10.0.0.0/8"));
         assert!("10.0.0".parse::<Network>().is_err());
+        for (written, meant) in [
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::ffff:10.0.0.1", "10.0.0.1/32"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+            ("::/0", "::/0"),
+            ("2001:db8::/32", "2001:db8::/32"),
+        ] {
+            assert_eq!(written.parse::<Network>().unwrap().0.to_string(), meant);
+        }
+        assert!("::ffff:10.0.0.1/104".parse::<Network>().unwrap_err().contains("write 10.0.0.0/8"));
         assert_eq!(prefix(&[0xff, 0, 0, 1, 9]), i32::from_be_bytes([0xff, 0, 0, 1]));
     }
 }

@@ -22,7 +22,7 @@ use utoipa::ToSchema;
 use super::{Action, Fault, Store, Write, WriteError};
 
 pub(crate) use credential::context as credential_context;
-pub use credential::{Credential, CredentialFacts};
+pub use credential::{CREDENTIAL_SLOTS, Credential, CredentialFacts};
 pub(super) use group::DEFAULT as DEFAULT_GROUP;
 pub use group::Group;
 pub use key::{Key, KeyFacts};
@@ -270,6 +270,11 @@ pub(super) fn check_name(field: &str, name: &str, slash: bool) -> Result<(), Fau
         return Ok(());
     };
     Err(Fault::new(field, fault))
+}
+
+/// At most so many bytes.
+fn check_length(field: &str, text: &str, most: usize) -> Result<(), Fault> {
+    if text.len() <= most { Ok(()) } else { Err(Fault::new(field, format!("is longer than {most} bytes"))) }
 }
 
 /// A name that goes into headers as it is.

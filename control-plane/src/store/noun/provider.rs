@@ -3,7 +3,7 @@ use sqlx::PgConnection;
 use utoipa::ToSchema;
 
 use super::super::{Endpoint, EndpointError, Fault, Write, WriteError};
-use super::{NoFacts, Noun, Stored, Which, check_token};
+use super::{NoFacts, Noun, Stored, Which, check_length, check_token};
 
 /// A vendor account: where it answers and which dialect it speaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -20,6 +20,9 @@ pub struct Provider {
     #[serde(default)]
     pub allow_private: bool,
 }
+
+/// The public roots are some 200 KB.
+const MAX_CA_BYTES: usize = 256 << 10;
 
 /// The wire format a provider speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -84,6 +87,7 @@ impl Noun for Provider {
         check_token("name", &self.name, false)?;
         self.endpoint().map_err(|e| Fault::new("base_url", e.to_string()))?;
         if let Some(pem) = &self.ca {
+            check_length("ca", pem, MAX_CA_BYTES)?;
             use rustls_pki_types::{CertificateDer, pem::PemObject as _};
             let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
             if certificates.map_or(true, |c| c.is_empty()) {

@@ -104,7 +104,7 @@ impl Reading {
             return Err(ticket.turned_away(Refusal::UnsupportedEncoding { encoding }));
         }
         if head.content_length.is_some_and(|length| length > limit) {
-            return Err(ticket.turned_away(Refusal::BodyTooLarge { limit }));
+            return Err(ticket.turned_away(Refusal::BodyTooLarge { limit: Some(limit) }));
         }
         let scanner = request::scanner(operation);
         let Head { path, private, .. } = head;
@@ -123,7 +123,7 @@ impl Reading {
     pub fn push(&mut self, window: &[u8]) -> Result<(), Refusal> {
         self.body_bytes = self.body_bytes.saturating_add(window.len() as u64);
         if self.body_bytes > self.limit {
-            return Err(Refusal::BodyTooLarge { limit: self.limit });
+            return Err(Refusal::BodyTooLarge { limit: Some(self.limit) });
         }
         self.scanner.push(window).map_err(request::refusal)
     }

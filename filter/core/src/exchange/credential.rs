@@ -48,13 +48,11 @@ pub struct Finder {
 impl Finder {
     /// Looks at one header; others than carriers are passed over.
     pub fn header(&mut self, name: &[u8], value: &[u8]) {
-        let value = match name {
-            b"authorization" => bearer(value),
-            b"x-api-key" | b"api-key" | b"x-goog-api-key" | b"x-sluicegate-key" => Some(value.trim_ascii()),
-            _ => None,
-        };
-        if let Some(value) = value {
-            self.candidate(value);
+        match name {
+            // Of a header that is sent twice Envoy makes one, with a comma between.
+            b"authorization" => value.split(|&b| b == b',').filter_map(bearer).for_each(|token| self.candidate(token)),
+            b"x-api-key" | b"api-key" | b"x-goog-api-key" | b"x-sluicegate-key" => self.candidate(value.trim_ascii()),
+            _ => {}
         }
     }
 
@@ -134,6 +132,18 @@ mod tests {
         assert_eq!(find(&[("authorization", "Bearer sk-sg-a-b"), ("x-api-key", "sk-sg-a-b")]), Ok(ours));
         assert_eq!(find(&[("authorization", "Bearer sk-sg-a-b"), ("x-api-key", "sk-sg-a-c")]), Err(Refusal::TwoKeys));
         assert_eq!(find(&[("authorization", "Basic c2stc2ct"), ("authorization", "")]), Err(Refusal::MissingKey));
+    }
+
+    #[test]
+    fn a_header_that_was_sent_twice_is_two_headers() {
+        let find = |value| find(&[("authorization", value)]);
+        let ours = Ok(KeyHash::of(b"sk-sg-a-b"));
+        for value in
+            ["Bearer sk-sg-a-b,Bearer sk-sg-a-b", "Bearer sk-sg-a-b, bearer sk-sg-a-b", "Basic c2s,Bearer sk-sg-a-b"]
+        {
+            assert_eq!(find(value), ours, "{value}");
+        }
+        assert_eq!(find("Bearer sk-sg-a-b,Bearer sk-sg-a-c"), Err(Refusal::TwoKeys));
     }
 
     #[test]

@@ -298,7 +298,7 @@ fn headers_alone_can_be_enough_to_say_no() {
             .unwrap()
             .refusal
     };
-    assert_eq!(refused(&[("content-length", "11")]), Refusal::BodyTooLarge { limit: 10 });
+    assert_eq!(refused(&[("content-length", "11")]), Refusal::BodyTooLarge { limit: Some(10) });
     assert_eq!(refused(&[("content-encoding", "br")]), Refusal::UnsupportedEncoding { encoding: "br".into() });
 }
 

@@ -27,11 +27,33 @@ impl Entry {
     }
 }
 
-/// Writes a credential, unless what is there is as new. Returns whether it did.
+/// Writes a credential, unless what is there is as new. Returns whether it did. A withdrawal takes away only the
+/// credential it names: its place may be another one's already.
 pub fn apply<S: SharedData>(store: &S, count: u32, id: u32, stamp: Stamp, sealed: &[u8]) -> Result<bool, StoreFault> {
     let key = keys::credential(id.checked_rem(count).unwrap_or(0));
     update(store, &key, |value| {
-        let newer = value.and_then(Entry::decode).is_none_or(|old| old.stamp < stamp);
-        newer.then(|| Writer::new(20 + sealed.len()).u32(id).stamp(stamp).bytes(sealed))
+        let wins = |old: Entry| old.stamp < stamp && (old.id == id || !sealed.is_empty());
+        value
+            .and_then(Entry::decode)
+            .is_none_or(wins)
+            .then(|| Writer::new(20 + sealed.len()).u32(id).stamp(stamp).bytes(sealed))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::store::testing::Map;
+
+    #[test]
+    fn a_late_withdrawal_leaves_who_has_the_place_now() {
+        let (store, at) = (Map::default(), |revision| Stamp::new(1, revision));
+        let (gone, came) = (3, 3 + 8);
+        assert_eq!(apply(&store, 8, gone, at(1), b"old"), Ok(true));
+        assert_eq!(apply(&store, 8, came, at(2), b"new"), Ok(true));
+        assert_eq!(apply(&store, 8, gone, at(3), b""), Ok(false));
+        assert_eq!(Entry::read(&store, came, 8).unwrap().unwrap().sealed, b"new");
+        assert_eq!(apply(&store, 8, came, at(3), b""), Ok(true));
+        assert_eq!(Entry::read(&store, came, 8).unwrap().unwrap().sealed, b"");
+    }
 }
