@@ -13,7 +13,6 @@ pub mod fault;
 pub mod interpose;
 pub mod ledger;
 pub mod load;
-pub mod postgres;
 pub mod process;
 pub mod run;
 pub mod sse;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use scripted_provider::{Answer, Listen, Provider, Recorded, Rule, Script, TestCa};
 use serde_json::{Value, json};
+use test_postgres::Database;
 use tokio::sync::OnceCell;
 
 use crate::admin::{Admin, NewKey};
@@ -16,7 +17,6 @@ use crate::envoy::{Envoy, EnvoyConfig};
 use crate::fault::FaultProxy;
 use crate::interpose::Interposer;
 use crate::ledger::Ledger;
-use crate::postgres::{self, Database};
 use crate::process::Process;
 use crate::run::eventually;
 use crate::tools;
@@ -193,7 +193,7 @@ impl Stack {
     pub async fn with(wanted: Wanted) -> Self {
         let database = match wanted.database {
             Some(database) => database,
-            None => postgres::database().await,
+            None => test_postgres::database().await,
         };
         let listen = SocketAddr::from(([127, 0, 0, 1], tools::free_port()));
         let control = ControlPlane::start(&database, listen, wanted.filter).await;
