@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluicegate_tests::eventually;
 use sluicegate_tests::side_by_side;
-use sluicegate_tests::stack::{CHAT, EMBED, Scene, Stack};
+use sluicegate_tests::stack::{CHAT, EMBED};
+use sluicegate_tests::{Scene, Stack, eventually};
 
 /// Makes a model of these targets and waits until every worker of the Envoy works by a policy that has it.
 async fn model(scene: &Scene<'_>, targets: Value) -> String {
