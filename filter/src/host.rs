@@ -4,9 +4,15 @@
 //! here an unexpected status is an `Err` like any other. ABI: proxy-wasm 0.2.1.
 #![expect(unsafe_code, reason = "the proxy-wasm ABI passes raw pointers; every call is wrapped here")]
 
+mod headers;
+mod raw;
+
 use std::ptr::null_mut;
 
 use sluicegate_core::exchange::Mono;
+
+use headers::serialize;
+pub use headers::{Headers, parse};
 
 /// A host call's refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,73 +55,6 @@ pub enum Metric {
     Counter = 0,
     Gauge = 1,
     Histogram = 2,
-}
-
-mod raw {
-    host_calls! { "wasi_snapshot_preview1" {
-        pub fn clock_time_get(clock: u32, precision: u64, time: *mut u64) -> u32;
-        pub fn random_get(data: *mut u8, size: usize) -> u32;
-    }}
-
-    host_calls! { "env" {
-        pub fn proxy_log(level: u32, data: *const u8, size: usize) -> u32;
-        pub fn proxy_set_tick_period_milliseconds(period: u32) -> u32;
-        pub fn proxy_get_buffer_bytes(
-            buffer: u32,
-            start: usize,
-            max: usize,
-            data: *mut *mut u8,
-            size: *mut usize,
-        ) -> u32;
-        pub fn proxy_set_buffer_bytes(buffer: u32, start: usize, size: usize, data: *const u8, len: usize) -> u32;
-        pub fn proxy_get_header_map_pairs(map: u32, data: *mut *mut u8, size: *mut usize) -> u32;
-        pub fn proxy_remove_header_map_value(map: u32, key: *const u8, key_size: usize) -> u32;
-        pub fn proxy_replace_header_map_value(
-            map: u32,
-            key: *const u8,
-            key_size: usize,
-            value: *const u8,
-            value_size: usize,
-        ) -> u32;
-        pub fn proxy_get_property(path: *const u8, path_size: usize, data: *mut *mut u8, size: *mut usize) -> u32;
-        pub fn proxy_set_property(path: *const u8, path_size: usize, data: *const u8, size: usize) -> u32;
-        pub fn proxy_get_shared_data(
-            key: *const u8,
-            key_size: usize,
-            data: *mut *mut u8,
-            size: *mut usize,
-            cas: *mut u32,
-        ) -> u32;
-        pub fn proxy_set_shared_data(key: *const u8, key_size: usize, data: *const u8, size: usize, cas: u32) -> u32;
-        pub fn proxy_send_local_response(
-            status: u32,
-            details: *const u8,
-            details_size: usize,
-            body: *const u8,
-            body_size: usize,
-            headers: *const u8,
-            headers_size: usize,
-            grpc_status: i32,
-        ) -> u32;
-        pub fn proxy_continue_stream(half: u32) -> u32;
-        pub fn proxy_set_effective_context(context: u32) -> u32;
-        pub fn proxy_grpc_stream(
-            service: *const u8,
-            service_size: usize,
-            name: *const u8,
-            name_size: usize,
-            method: *const u8,
-            method_size: usize,
-            metadata: *const u8,
-            metadata_size: usize,
-            token: *mut u32,
-        ) -> u32;
-        pub fn proxy_grpc_send(token: u32, data: *const u8, size: usize, end: u32) -> u32;
-        pub fn proxy_grpc_close(token: u32) -> u32;
-        pub fn proxy_define_metric(kind: u32, name: *const u8, size: usize, id: *mut u32) -> u32;
-        pub fn proxy_increment_metric(id: u32, offset: i64) -> u32;
-        pub fn proxy_record_metric(id: u32, value: u64) -> u32;
-    }}
 }
 
 fn check(status: u32) -> HostResult<()> {
@@ -308,57 +247,4 @@ pub fn increment_metric(id: u32, by: i64) -> HostResult<()> {
 /// Sets a gauge, or records one value of a histogram.
 pub fn record_metric(id: u32, value: u64) -> HostResult<()> {
     check(unsafe { raw::proxy_record_metric(id, value) })
-}
-
-/// The host's form of a header map: count, the lengths of all names and values, then each NUL-terminated.
-fn serialize(headers: &[(&str, &[u8])]) -> Vec<u8> {
-    let length = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
-    let mut out = Vec::with_capacity(4 + headers.iter().map(|(n, v)| n.len() + v.len() + 10).sum::<usize>());
-    out.extend(length(headers.len()));
-    for (name, value) in headers {
-        out.extend(length(name.len()));
-        out.extend(length(value.len()));
-    }
-    for (name, value) in headers {
-        out.extend(name.as_bytes());
-        out.push(0);
-        out.extend(*value);
-        out.push(0);
-    }
-    out
-}
-
-/// A number in a header.
-pub fn parse<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
-    std::str::from_utf8(value).ok()?.parse().ok()
-}
-
-/// A header map as the host serialised it.
-#[derive(Debug, Default)]
-pub struct Headers(Vec<u8>);
-
-impl Headers {
-    /// Of a reply.
-    pub fn status(&self) -> Option<u32> {
-        self.iter().find(|(name, _)| *name == b":status").and_then(|(_, value)| parse(value))
-    }
-
-    /// Names are lower case. Ends early where the bytes are not what they should be.
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let bytes = self.0.as_slice();
-        let number = move |at: usize| -> Option<usize> {
-            let word = bytes.get(at..at.checked_add(4)?)?;
-            Some(u32::from_le_bytes(word.try_into().ok()?) as usize)
-        };
-        let count = number(0).unwrap_or(0);
-        let mut at = 4 + count.saturating_mul(8);
-        (0..count).map_while(move |i| {
-            let (name_size, value_size) = (number(4 + i * 8)?, number(8 + i * 8)?);
-            let name = bytes.get(at..at.checked_add(name_size)?)?;
-            let value_at = at.checked_add(name_size)?.checked_add(1)?;
-            let value = bytes.get(value_at..value_at.checked_add(value_size)?)?;
-            at = value_at.checked_add(value_size)?.checked_add(1)?;
-            Some((name, value))
-        })
-    }
 }

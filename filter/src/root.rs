@@ -3,22 +3,23 @@
 //! Of the gate roots of one VM (two listeners, an old and a new configuration) one drives: the newest. Ticks are the only
 //! place where a policy is compiled or a stream opened; requests never wait for either.
 
-use std::rc::Rc;
+mod policy;
+mod standing;
 
 use prost::Message;
 
 use sluicegate_core::plugin::{PluginConfig, Role};
-use sluicegate_core::policy::Policy;
 use sluicegate_core::proto::dataplane::{self as wire, SyncDown, SyncUp, sync_down, sync_up};
-use sluicegate_core::proto::policy::Snapshot;
 use sluicegate_core::state::session::Identity;
 use sluicegate_core::state::subscriber::{Candidate, Held};
-use sluicegate_core::state::{Boot, Effect, Head, Session, Stamp, StoreFault, Times, policy_parts, seat};
+use sluicegate_core::state::{Boot, Effect, Head, Session, Stamp, StoreFault, Times, seat};
 
 use crate::host::{self, Buffer, LogLevel};
 use crate::link::Link;
 use crate::store::HostStore;
 use crate::vm::Shared;
+use policy::InForce;
+use standing::{envoy_version, node, standing_up};
 
 /// The tick while nothing is queued. All that has to happen in time hangs on it: deadlines of waiting requests, take-over,
 /// a new policy.
@@ -40,14 +41,13 @@ pub struct Root {
     boot: Option<Boot>,
     seat: Option<u32>,
     beat_at: u64,
+    /// The policy that the seat tells of.
+    told: Stamp,
     standing_at: u64,
     /// The oldest policy any VM works by, as it was last reported.
     reported: Stamp,
     metrics_at: u64,
-    /// The policy this VM works by.
-    policy: Stamp,
-    /// A policy of the store that did not compile here: not to be tried again.
-    bad_policy: Stamp,
+    policy: InForce,
 }
 
 impl Root {
@@ -63,11 +63,11 @@ impl Root {
             boot: None,
             seat: None,
             beat_at: 0,
+            told: Stamp::ZERO,
             standing_at: 0,
             reported: Stamp::ZERO,
             metrics_at: 0,
-            policy: Stamp::ZERO,
-            bad_policy: Stamp::ZERO,
+            policy: InForce::default(),
         }
     }
 
@@ -108,11 +108,12 @@ impl Root {
         let head = Head::read(&HostStore)?;
         shared.clock = head.clock;
         shared.credentials.refresh(&head);
-        self.load_policy(&head, shared)?;
+        self.policy.load(&head, shared)?;
         if let Some(sizes) = boot.sizes
-            && now.mono.saturating_sub(self.beat_at) >= seat::BEAT_NS
+            && self.beat_is_due(now)
         {
             self.beat_at = now.mono;
+            self.told = self.policy.stamp();
             self.seat = seat::beat(&HostStore, sizes.seats, self.seat, self.vm, self.standing(shared), now.mono)?;
         }
         let hello = || wire::FlowHello { node: node(), boot: boot.id, vm: self.vm };
@@ -162,30 +163,6 @@ impl Root {
         Ok(self.boot)
     }
 
-    /// Compiles the store's policy if this VM does not work by it yet.
-    fn load_policy(&mut self, head: &Head, shared: &mut Shared) -> Result<(), StoreFault> {
-        if head.policy <= self.policy || head.policy == self.bad_policy {
-            return Ok(());
-        }
-        let Some(bytes) = policy_parts::read(&HostStore, head.policy)? else { return Ok(()) };
-        match compile(&bytes, head.policy.revision) {
-            Ok(policy) => self.install(head.policy, policy, shared),
-            // The subscriber compiled it before it wrote it, so this VM's code is older than the subscriber's.
-            Err((field, message)) => {
-                self.bad_policy = head.policy;
-                host::log(LogLevel::Error, &format!("sluicegate: policy {}: {field}: {message}", head.policy.revision));
-            }
-        }
-        Ok(())
-    }
-
-    fn install(&mut self, stamp: Stamp, policy: Policy, shared: &mut Shared) {
-        self.policy = stamp;
-        shared.policy = Some(Rc::new(policy));
-        // The seat says so at once: admins wait for a policy to be in force.
-        self.beat_at = 0;
-    }
-
     pub fn message(&mut self, token: u32, size: usize, shared: &mut Shared) {
         let now = Times { mono: host::now().0, wall: host::wall_clock() };
         let bytes = host::buffer(Buffer::GrpcMessage, 0, size).unwrap_or_default();
@@ -220,28 +197,11 @@ impl Root {
         }
     }
 
-    /// A policy is kept only if it compiles; if not, the old one stays and the control plane is told which field is wrong.
     fn judge(&mut self, stamp: Stamp, snapshot: &[u8], now: Times, shared: &mut Shared) {
-        let verdict = wire::PolicyVerdict { era: stamp.era, revision: stamp.revision, ..Default::default() };
-        let verdict = match compile(snapshot, stamp.revision) {
-            Ok(policy) => {
-                if Session::keep_policy(&HostStore, stamp, snapshot).is_err() {
-                    return self.reopen("a policy could not be stored", now.mono);
-                }
-                if stamp > self.policy {
-                    self.install(stamp, policy, shared);
-                }
-                wire::PolicyVerdict { accepted: true, ..verdict }
-            }
-            Err((field, message)) => {
-                host::log(
-                    LogLevel::Error,
-                    &format!("sluicegate: policy {} refused: {field}: {message}", stamp.revision),
-                );
-                wire::PolicyVerdict { field, message, ..verdict }
-            }
-        };
-        self.send(sync_up::M::Verdict(verdict), now.mono);
+        match self.policy.judge(stamp, snapshot, shared) {
+            Ok(verdict) => self.send(sync_up::M::Verdict(verdict), now.mono),
+            Err(_) => self.reopen("a policy could not be stored", now.mono),
+        }
     }
 
     pub fn closed(&mut self, token: u32, status: u32, shared: &mut Shared) {
@@ -283,6 +243,11 @@ impl Root {
         self.sync.close(now);
     }
 
+    /// Now and then, and at once with a new policy: admins wait for it to be in force.
+    fn beat_is_due(&self, now: Times) -> bool {
+        self.told < self.policy.stamp() || now.mono.saturating_sub(self.beat_at) >= seat::BEAT_NS
+    }
+
     /// Now and then, and whenever the last VM has come as far as a policy: admins wait for that.
     fn report_is_due(&self, head: &Head, now: Times) -> Result<bool, StoreFault> {
         if now.mono.saturating_sub(self.standing_at) >= STANDING_NS {
@@ -309,7 +274,7 @@ impl Root {
     fn standing(&self, shared: &Shared) -> seat::Standing {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         seat::Standing {
-            policy: self.policy,
+            policy: self.policy.stamp(),
             requests_in_flight: count(shared.exchanges.len()),
             records_waiting: count(shared.flow.waiting()),
             records_dropped: shared.flow.dropped(),
@@ -323,51 +288,4 @@ impl Root {
             None => Ok(seat::Summary::default()),
         }
     }
-}
-
-/// How this Envoy stands.
-fn standing_up(seats: &seat::Summary, now: Times, shared: &Shared) -> Result<wire::Standing, StoreFault> {
-    let head = Head::read(&HostStore)?;
-    let offset = head.control_plane_time(now.mono).saturating_sub_unsigned(now.wall);
-    Ok(wire::Standing {
-        policy_revision: seats.policy.revision,
-        era: head.keys.era,
-        key_revision: head.keys.revision,
-        blocked_revision: head.announced.revision,
-        records_waiting: seats.records_waiting,
-        records_dropped: seats.records_dropped,
-        traps: seats.traps,
-        clock_offset_ms: if head.clock == 0 { 0 } else { offset / 1_000_000 },
-        ready: head.complete && shared.policy.is_some(),
-        overfull_buckets: 0,
-        vms: seats.vms,
-        requests_in_flight: seats.requests_in_flight,
-    })
-}
-
-/// Where it fails: the field and what is wrong with it.
-fn compile(snapshot: &[u8], revision: u64) -> Result<Policy, (String, String)> {
-    let snapshot = Snapshot::decode(snapshot).map_err(|e| ("snapshot".to_owned(), e.to_string()))?;
-    Policy::compile(&snapshot, revision).map_err(|e| (e.field, e.message))
-}
-
-/// This Envoy's `node.id`.
-fn node() -> String {
-    text(&["xds", "node", "id"])
-}
-
-/// `major.minor.patch`, empty where Envoy does not say.
-fn envoy_version() -> String {
-    let number = |part| {
-        let path = ["xds", "node", "user_agent_build_version", "version", part];
-        let bytes = host::property(&path).ok()??;
-        Some(u64::from_le_bytes(bytes.try_into().ok()?).to_string())
-    };
-    let parts: Option<Vec<String>> = ["major_number", "minor_number", "patch"].into_iter().map(number).collect();
-    parts.unwrap_or_default().join(".")
-}
-
-fn text(path: &[&str]) -> String {
-    let bytes = host::property(path).ok().flatten().unwrap_or_default();
-    String::from_utf8_lossy(&bytes).into_owned()
 }

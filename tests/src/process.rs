@@ -39,33 +39,11 @@ static SPAWNER: LazyLock<Mutex<mpsc::Sender<Job>>> = LazyLock::new(|| {
 impl Process {
     /// Starts `program` with its output in `<folder>/<name>.log`. It dies with this process, however that ends.
     pub async fn start(name: &str, folder: &Path, program: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
-        Self::spawn(name, folder, &["--pdeathsig", "KILL", "--"], program, args, env, &[]).await
-    }
-
-    /// The same in a user namespace of its own when this is root: Postgres refuses to run as root.
-    pub async fn start_unprivileged(name: &str, folder: &Path, program: &Path, args: &[&str]) -> Self {
-        let namespace: &[&str] = if rustix::process::geteuid().is_root() { USER_NAMESPACE } else { &[] };
-        Self::spawn(name, folder, &["--pdeathsig", "KILL", "--"], program, args, &[], namespace).await
-    }
-
-    async fn spawn(
-        name: &str,
-        folder: &Path,
-        death: &[&str],
-        program: &Path,
-        args: &[&str],
-        env: &[(&str, &str)],
-        namespace: &[&str],
-    ) -> Self {
         let log = folder.join(format!("{name}.log"));
         let out = File::options().create(true).append(true).open(&log).expect("a log file");
-        // The death signal is set after the namespace: a change of credentials clears it.
-        let mut words: Vec<&str> = namespace.to_vec();
-        words.push("setpriv");
-        words.extend_from_slice(death);
-        let (first, rest) = words.split_first().expect("setpriv at least");
-        let mut command = Command::new(first);
-        command.args(rest).arg(program).args(args).envs(env.iter().copied()).current_dir(folder);
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(program).args(args);
+        command.envs(env.iter().copied()).current_dir(folder);
         command.stdin(Stdio::null()).stdout(out.try_clone().expect("a second handle")).stderr(out);
         let (child, started) = oneshot::channel();
         SPAWNER.lock().expect("no holder panics").send(Job { command, child }).expect("the spawner never ends");
@@ -142,24 +120,6 @@ impl Drop for Process {
         }
     }
 }
-
-/// Runs `program` to its end; panics with its output where that is a failure.
-pub async fn run_unprivileged(program: &Path, args: &[&str]) {
-    let mut command = if rustix::process::geteuid().is_root() {
-        let (first, rest) = USER_NAMESPACE.split_first().expect("not empty");
-        let mut command = tokio::process::Command::new(first);
-        command.args(rest).arg(program);
-        command
-    } else {
-        tokio::process::Command::new(program)
-    };
-    let output =
-        command.args(args).output().await.unwrap_or_else(|e| panic!("cannot start {}: {e}", program.display()));
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{} failed: {text}", program.display());
-}
-
-const USER_NAMESPACE: &[&str] = &["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"];
 
 fn pid_of(child: &Child) -> Pid {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process id is a positive i32")

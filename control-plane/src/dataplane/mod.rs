@@ -12,11 +12,13 @@
 mod auth;
 mod fence;
 mod flow;
+mod hello;
 mod ledger;
 mod metric;
 mod offer;
 mod prices;
 mod roster;
+mod sealed;
 mod sync;
 
 use std::pin::Pin;

@@ -1,34 +1,27 @@
 //! One Sync stream.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt as _};
 use sluicegate_core::proto::dataplane::{
-    Credential, Hello, PolicyVerdict, Standing, SyncDown, SyncUp, Welcome, sync_down::M, sync_up,
+    Hello, PolicyVerdict, Standing, SyncDown, SyncUp, Welcome, sync_down::M, sync_up,
 };
-use sluicegate_core::seal::{NONCE_BYTES, seal};
 use sluicegate_core::state::feed::{Feed, HelloFacts, Next};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
 
 use super::fence::{Fence, Subscriber};
+use super::hello::{buckets_of, hello};
 use super::offer::Offer;
 use super::roster::Roster;
-use super::{ClustersReady, HELLO_TIMEOUT, NodeIdentity, is_node_name};
-use crate::credentials::random;
-use crate::publisher::{MAX_BUCKETS, Published, Publisher};
+use super::sealed::Sealed;
+use super::{ClustersReady, NodeIdentity};
+use crate::publisher::{Published, Publisher};
 use crate::store::{CREDENTIAL_SLOTS, EnvoyReport, PROFILE_SLOTS, RaiseError, Store, Verdict};
 
-/// Older Envoys crash when clients leave while the filter resumes their requests.
-const OLDEST_ENVOY: [u32; 3] = [1, 38, 2];
 const SEATS: u32 = 16;
-const DEFAULT_BUCKETS: u32 = 65_536;
-const MIN_BUCKETS: u32 = 4_096;
-/// A bucket of so many keys on average is a boot's start; past four times as many it alarms.
-const KEYS_PER_BUCKET: usize = 16;
 /// Of 60 KB: 4 MiB, the largest policy a filter takes.
 const POLICY_PARTS: u32 = 72;
 /// How long a stream waits for the first reading of the database.
@@ -98,54 +91,6 @@ where
     }
 }
 
-async fn hello<S>(up: &mut S) -> Result<Hello, Status>
-where
-    S: Stream<Item = Result<SyncUp, Status>> + Unpin,
-{
-    let first =
-        timeout(HELLO_TIMEOUT, up.next()).await.map_err(|_| Status::deadline_exceeded("no hello within 5 s"))?;
-    let Some(sync_up::M::Hello(hello)) = first.transpose()?.and_then(|message| message.m) else {
-        return Err(Status::failed_precondition("the first message must be a hello"));
-    };
-    check(&hello)?;
-    Ok(hello)
-}
-
-fn check(hello: &Hello) -> Result<(), Status> {
-    if !is_node_name(&hello.node) {
-        return Err(Status::invalid_argument("the hello names no node"));
-    }
-    if hello.subscriber > 1 {
-        return Err(Status::invalid_argument("subscriber must be 0 or 1"));
-    }
-    if hello.buckets != 0 && (!hello.buckets.is_power_of_two() || hello.buckets > MAX_BUCKETS) {
-        return Err(Status::invalid_argument("the bucket count must be a power of two up to 2^20"));
-    }
-    if [&hello.filter_version, &hello.envoy_version].into_iter().any(|v| v.len() > 128 || v.contains('\0')) {
-        return Err(Status::invalid_argument("a version is no version"));
-    }
-    match version(&hello.envoy_version) {
-        Some(version) if version < OLDEST_ENVOY => {
-            let [major, minor, patch] = OLDEST_ENVOY;
-            Err(Status::failed_precondition(format!(
-                "Envoy {} is too old: {major}.{minor}.{patch} or newer",
-                hello.envoy_version
-            )))
-        }
-        Some(_) => Ok(()),
-        None => {
-            tracing::warn!(node = hello.node, version = hello.envoy_version, "an Envoy does not state its version");
-            Ok(())
-        }
-    }
-}
-
-/// The first three numbers of a version such as `1.40.0` or `1.41.0-dev`.
-fn version(text: &str) -> Option<[u32; 3]> {
-    let mut numbers = text.split(['.', '-', '+']).map_while(|part| part.parse().ok());
-    Some([numbers.next()?, numbers.next()?, numbers.next()?])
-}
-
 /// An Envoy that knows a higher era than the database has seen commits that the database lost.
 async fn settle_era(context: &Context, stated: u64) -> Result<(), Status> {
     if context.publisher.latest().is_some_and(|p| p.clock.era >= stated) {
@@ -161,15 +106,6 @@ async fn settle_era(context: &Context, stated: u64) -> Result<(), Status> {
     }
 }
 
-/// The count that the boot states, or for a new one a count that suits the keys there are.
-fn buckets_of(hello: &Hello, published: &Published) -> u32 {
-    if hello.buckets != 0 {
-        return hello.buckets;
-    }
-    let wanted = u32::try_from(published.keys.len() / KEYS_PER_BUCKET).unwrap_or(MAX_BUCKETS);
-    wanted.checked_next_power_of_two().unwrap_or(MAX_BUCKETS).clamp(DEFAULT_BUCKETS.max(MIN_BUCKETS), MAX_BUCKETS)
-}
-
 /// One Envoy's place in what it is told.
 struct Sync {
     roster: Roster,
@@ -179,8 +115,7 @@ struct Sync {
     subscriber: u32,
     feed: Feed,
     offer: Offer,
-    /// Revision of each credential that this stream sent.
-    credentials: HashMap<u32, u64>,
+    credentials: Sealed,
     /// The whole list of blocked owners went out once: nothing is accepted before it.
     blocked_sent: bool,
     view: Arc<Published>,
@@ -210,7 +145,7 @@ impl Sync {
             subscriber: hello.subscriber,
             feed: Feed::new(facts),
             offer: Offer::new(Arc::clone(&context.clusters), hello.node.as_str().into(), has_policy, Instant::now()),
-            credentials: HashMap::new(),
+            credentials: Sealed::default(),
             blocked_sent: false,
             node,
             view,
@@ -293,32 +228,9 @@ impl Sync {
     }
 
     fn policy_or_credential(&mut self) -> Option<SyncDown> {
-        self.offer.next(self.view.policy.as_ref(), Instant::now()).or_else(|| self.credential())
-    }
-
-    /// The next credential that this stream has not sent, sealed; or the withdrawal of one that is gone.
-    fn credential(&mut self) -> Option<SyncDown> {
-        let era = self.view.clock.era;
-        let unsent = self.view.credentials.iter().find(|c| self.credentials.get(&c.id) != Some(&c.revision));
-        let credential = match unsent {
-            Some(c) => {
-                let nonce: [u8; NONCE_BYTES] =
-                    random::bytes().inspect_err(|error| tracing::error!(%error, "cannot seal a credential")).ok()?;
-                let sealed = seal(&self.node.seal_key, nonce, era, c.id, c.revision, c.secret.expose().as_bytes());
-                Credential { era, id: c.id, revision: c.revision, sealed: sealed.into() }
-            }
-            None => {
-                let there = |id: &u32| self.view.credential_ids.contains(id);
-                let gone = self.credentials.keys().copied().find(|id| !there(id))?;
-                self.credentials.remove(&gone);
-                let revision = self.view.clock.parts.credentials;
-                return Some(SyncDown {
-                    m: Some(M::Credential(Credential { era, id: gone, revision, sealed: bytes::Bytes::new() })),
-                });
-            }
-        };
-        self.credentials.insert(credential.id, credential.revision);
-        Some(SyncDown { m: Some(M::Credential(credential)) })
+        self.offer
+            .next(self.view.policy.as_ref(), Instant::now())
+            .or_else(|| self.credentials.next(&self.view, &self.node.seal_key))
     }
 
     fn note(&mut self, message: &SyncDown) {
@@ -374,22 +286,4 @@ impl Sync {
 /// What a column takes.
 fn cut(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(500).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_compared_as_numbers() {
-        assert_eq!(version("1.40.0"), Some([1, 40, 0]));
-        assert_eq!(version("1.41.0-dev"), Some([1, 41, 0]));
-        assert_eq!(version(""), None);
-        assert_eq!(version("1.x"), None);
-        let hello = |v: &str| Hello { node: "n".into(), envoy_version: v.into(), ..Hello::default() };
-        assert!(check(&hello("1.38.2")).is_ok());
-        assert!(check(&hello("1.100.0")).is_ok());
-        assert_eq!(check(&hello("1.38.1")).unwrap_err().code(), tonic::Code::FailedPrecondition);
-        assert_eq!(check(&Hello { buckets: 3, ..hello("1.40.0") }).unwrap_err().code(), tonic::Code::InvalidArgument);
-    }
 }

@@ -192,7 +192,8 @@ async fn database(
     let began = Instant::now();
     let address = data.port("postgres")?;
     let directory = data.path("postgres");
-    let place = Place { directory: directory.clone(), listen: address, password: data.secret("postgres-password")? };
+    let password = data.secret("postgres-password")?;
+    let place = Place { directory: directory.clone(), listen: address, password, settings: Vec::new() };
     let postgres = Postgres::start(tools, &place).await?;
     let url = Zeroizing::new(postgres.url().to_owned());
     parts.postgres = Some(postgres);

@@ -49,6 +49,8 @@ pub struct Place {
     pub directory: PathBuf,
     pub listen: SocketAddr,
     pub password: Zeroizing<String>,
+    /// More of the server's settings, each `name=value`.
+    pub settings: Vec<String>,
 }
 
 impl Postgres {
@@ -77,6 +79,7 @@ impl Postgres {
         command.arg("-D").arg(&data).args(["-p", &place.listen.port().to_string(), "-k", ""]);
         command.arg("-c").arg(format!("listen_addresses={}", place.listen.ip()));
         command.args(["-c", "max_connections=100", "-c", "shared_buffers=64MB"]);
+        command.args(place.settings.iter().flat_map(|setting| ["-c", setting]));
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         // SIGINT is Postgres's fast shutdown; SIGTERM would wait for its clients.
         let mut server = child::spawn(command, identity, Signal::INT).map_err(io_error("postgres"))?;
@@ -94,6 +97,11 @@ impl Postgres {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Its process, while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.server.id()
     }
 
     /// How the server ended by itself, once it has.

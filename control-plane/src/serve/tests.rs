@@ -19,7 +19,7 @@ impl Database {
         let directory = std::env::temp_dir().join(format!("sluicegate-serve-{}", uuid::Uuid::now_v7()));
         let listen = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let password = Zeroizing::new("of-the-test".to_owned());
-        let place = Place { directory: directory.clone(), listen, password };
+        let place = Place { directory: directory.clone(), listen, password, settings: Vec::new() };
         Self { server: Postgres::start(&Tools::find(), &place).await.unwrap(), directory }
     }
 

@@ -12,10 +12,7 @@ use sluicegate::credentials::{Keyring, Secret};
 use sluicegate::store::{Seeds, Store};
 use sluicegate_core::proto::policy::Snapshot;
 use sqlx::PgPool;
-use tokio::sync::OnceCell;
 use tower::Service as _;
-
-use crate::common;
 
 pub const ADMIN_TOKEN: &str = "admin-token-of-the-tests";
 pub const PROVIDER_SECRET: &str = "sk-provider-canary-7c1d";
@@ -41,7 +38,7 @@ pub struct Counters {
 
 impl Gate {
     pub async fn new() -> Self {
-        let url = migrated().await;
+        let url = test_postgres::database().await.url;
         let store = Store::connect(&url).await.unwrap();
         let keyring = Arc::new(Keyring::generate().unwrap());
         store.check_keyring(&keyring).await.unwrap();
@@ -160,17 +157,4 @@ impl Gate {
             .await
             .unwrap()
     }
-}
-
-/// The URL of a database of its own, copied from one that was migrated once.
-async fn migrated() -> String {
-    static TEMPLATE: OnceCell<String> = OnceCell::const_new();
-    let template = TEMPLATE.get_or_init(|| async {
-        let url = common::database().await;
-        let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(&url).await.unwrap();
-        sqlx::migrate!().run(&mut connection).await.unwrap();
-        sqlx::Connection::close(connection).await.unwrap();
-        url.rsplit('/').next().unwrap().to_owned()
-    });
-    common::shared().copy_of(template.await).await
 }

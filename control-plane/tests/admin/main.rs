@@ -8,9 +8,6 @@
     reason = "a test fails by panicking"
 )]
 
-#[path = "../common/mod.rs"]
-#[allow(dead_code, reason = "shared with tests that need more of it")]
-mod common;
 mod fixture;
 
 mod apply;

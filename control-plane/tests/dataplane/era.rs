@@ -1,20 +1,20 @@
 //! A database that is not provably the one it was begins a new era.
 
 use sluicegate::store::{RaiseError, Store};
+use test_postgres::Postgres;
 
-use crate::common::Postgres;
 use crate::fixture::Fixture;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_era_rises_with_a_restart_and_with_nothing_else() {
-    let mut postgres = Postgres::start();
-    let fixture = Fixture::at(postgres.database().await).await;
+    let mut postgres = Postgres::start().await;
+    let fixture = Fixture::at(postgres.empty().await).await;
     let first = fixture.store.clock().await.unwrap();
     assert!(first.era > 1_600_000_000_000, "an era is Postgres milliseconds");
     let again = Store::connect(&fixture.url).await.unwrap();
     assert_eq!(again.clock().await.unwrap().era, first.era, "another replica is in the same era");
 
-    postgres.restart();
+    postgres.restart().await;
     let clocks = futures::future::join_all([&fixture.store, &again, &fixture.store].map(Store::clock)).await;
     let eras: Vec<u64> = clocks.into_iter().map(|c| c.unwrap().era).collect();
     assert!(eras[0] > first.era);

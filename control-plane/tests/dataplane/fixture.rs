@@ -3,6 +3,7 @@
 use sha2::{Digest as _, Sha256};
 use sluicegate::store::Store;
 use sqlx::{Connection as _, PgConnection};
+use test_postgres::Database;
 
 /// A migrated database with one org (1) and one profile (1).
 pub struct Fixture {
@@ -18,10 +19,11 @@ pub fn hash(key: &str) -> [u8; 32] {
 
 impl Fixture {
     pub async fn new() -> Self {
-        Self::at(crate::common::database().await).await
+        Self::at(test_postgres::shared().await.empty().await).await
     }
 
-    pub async fn at(url: String) -> Self {
+    pub async fn at(database: Database) -> Self {
+        let url = database.url;
         let store = Store::connect(&url).await.unwrap();
         let mut sql = PgConnection::connect(&url).await.unwrap();
         sqlx::raw_sql("insert into org (name) values ('acme'); insert into profile (id, body) values (1, '\\x0801')")

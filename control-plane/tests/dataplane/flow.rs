@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use sluicegate_core::proto::dataplane as wire;
+use test_postgres::Postgres;
 
-use crate::common::Postgres;
 use crate::envoy::{Control, Envoy, soon};
 use crate::fixture::Fixture;
 use crate::ledger::{record, rows_that_add_up};
@@ -55,8 +55,8 @@ async fn what_the_database_does_not_take_is_not_acknowledged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_database_stops_marks_and_acks_and_loses_nothing() {
-    let mut postgres = Postgres::start();
-    let mut fixture = Fixture::at(postgres.database().await).await;
+    let mut postgres = Postgres::start().await;
+    let mut fixture = Fixture::at(postgres.empty().await).await;
     let control = Control::start(&fixture.store).await;
     let mut envoy = Envoy::new(1);
     let mut sync = envoy.connect(&control).await;
@@ -65,7 +65,7 @@ async fn a_killed_database_stops_marks_and_acks_and_loses_nothing() {
     flow.send((0..10).map(record).collect()).await;
     assert_eq!(flow.acked().await.len(), 10);
 
-    postgres.kill();
+    postgres.kill_9().await;
     flow.send((10..20).map(record).collect()).await;
     // Marks come every second while there is a database.
     let confirmed = envoy.confirmed_ns;
@@ -79,7 +79,7 @@ async fn a_killed_database_stops_marks_and_acks_and_loses_nothing() {
     assert!(envoy.confirmed_ns - confirmed < 1_500_000_000, "at most the mark that was on its way");
     assert!(flow.is_silent(Duration::from_millis(10)).await);
 
-    postgres.start_again();
+    postgres.restart().await;
     let acked = soon(async {
         loop {
             // As the filter does: what is not acknowledged after a while is sent again.

@@ -4,9 +4,9 @@ use sluicegate_core::noun::{Owner, OwnerKind};
 use sluicegate_core::proto::dataplane as wire;
 use sluicegate_core::proto::dataplane::sync_up;
 use sluicegate_core::seal;
+use test_postgres::Postgres;
 use tonic::Code;
 
-use crate::common::Postgres;
 use crate::envoy::{Control, Envoy, connect, soon};
 use crate::fixture::Fixture;
 
@@ -217,8 +217,8 @@ async fn an_envoy_that_knows_a_higher_era_starts_a_new_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_database_ends_streams_and_resyncs() {
-    let mut postgres = Postgres::start();
-    let mut fixture = Fixture::at(postgres.database().await).await;
+    let mut postgres = Postgres::start().await;
+    let mut fixture = Fixture::at(postgres.empty().await).await;
     fixture.create_key("a").await;
     let control = Control::start(&fixture.store).await;
     let mut envoy = Envoy::new(1);
@@ -226,7 +226,7 @@ async fn a_restarted_database_ends_streams_and_resyncs() {
     envoy.until(&mut stream, |e| e.complete).await;
     let era = envoy.era;
 
-    postgres.restart();
+    postgres.restart().await;
     assert_eq!(stream.end().await.code(), Code::Unavailable);
     envoy.log.clear();
     let mut stream = envoy.connect(&control).await;

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluicegate_tests::eventually;
 use sluicegate_tests::ledger::Row;
 use sluicegate_tests::side_by_side;
-use sluicegate_tests::stack::{CHAT, EMBED, Scene, Stack};
+use sluicegate_tests::stack::{CHAT, EMBED};
+use sluicegate_tests::{Scene, Stack, eventually};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 

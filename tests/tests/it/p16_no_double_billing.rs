@@ -6,7 +6,8 @@ use serde_json::json;
 use sluicegate_tests::alone;
 use sluicegate_tests::fault::Wire;
 use sluicegate_tests::load::Load;
-use sluicegate_tests::stack::{INPUT_NANO, OUTPUT_NANO, Stack, Wanted, chat_body};
+use sluicegate_tests::scene::chat_body;
+use sluicegate_tests::stack::{INPUT_NANO, OUTPUT_NANO, Stack, Wanted};
 use uuid::Uuid;
 
 #[test]

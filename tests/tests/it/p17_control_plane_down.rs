@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use sluicegate_tests::load::Load;
-use sluicegate_tests::stack::{Stack, chat_body};
+use sluicegate_tests::scene::chat_body;
+use sluicegate_tests::stack::Stack;
 use sluicegate_tests::{Call, Http, alone, send};
 use uuid::Uuid;
 

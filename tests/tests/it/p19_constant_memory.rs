@@ -2,8 +2,8 @@
 
 use scripted_provider::Chat;
 use serde_json::json;
-use sluicegate_tests::stack::{Scene, Stack};
-use sluicegate_tests::{Http, alone};
+
+use sluicegate_tests::{Http, Scene, Stack, alone};
 
 const MIB: u64 = 1 << 20;
 

@@ -93,7 +93,7 @@ fn replies_pass_as_they_are() {
             assert_eq!(reply.header("openai-processing-ms"), Some("17"));
             let call = sluicegate_tests::Call::post(
                 "/v1/chat/completions",
-                sluicegate_tests::stack::chat_body(body).to_string(),
+                sluicegate_tests::scene::chat_body(body).to_string(),
             );
             let expected = sluicegate_tests::send(Http::H1, direct.addr(), call).await.unwrap().bytes().await.unwrap();
             assert_eq!(reply.bytes().await.unwrap(), expected);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use scripted_provider::{Answer, Rule};
 use serde_json::json;
-use sluicegate_tests::stack::{ADMIN_TOKEN, NODE_TOKEN, PROVIDER_SECRET, SEAL_KEY, Scene, Stack};
-use sluicegate_tests::{Call, Http, alone, send};
+use sluicegate_tests::stack::{ADMIN_TOKEN, NODE_TOKEN, PROVIDER_SECRET, SEAL_KEY};
+use sluicegate_tests::{Call, Http, Scene, Stack, alone, send};
 
 /// Requests of every kind; all that clients got.
 async fn traffic(scene: &Scene<'_>) -> String {

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde_json::json;
 use sluicegate_tests::load::{Load, Outcomes};
-use sluicegate_tests::postgres::Postgres;
-use sluicegate_tests::stack::{Stack, Wanted, chat_body};
+use sluicegate_tests::scene::chat_body;
+use sluicegate_tests::stack::{Stack, Wanted};
 use sluicegate_tests::{Call, Http, alone, eventually, send};
+use test_postgres::Postgres;
 use uuid::Uuid;
 
 const PER_SECOND: u32 = 200;
@@ -70,8 +71,7 @@ fn the_control_plane_is_killed() {
 fn postgres_is_killed() {
     alone(async {
         let mut server = Postgres::start().await;
-        server.migrate("template").await;
-        let database = server.migrated("template").await;
+        let database = server.migrated().await;
         let stack = Stack::with(Wanted { database: Some(database), ..Wanted::default() }).await;
         let (key, load) = load(&stack).await;
         server.kill_9().await;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use scripted_provider::Answer;
 use serde_json::{Value, json};
-use sluicegate_tests::stack::{CHAT, EMBED, Scene, Stack};
-use sluicegate_tests::{Call, Http, eventually, side_by_side};
+use sluicegate_tests::stack::{CHAT, EMBED};
+use sluicegate_tests::{Call, Http, Scene, Stack, eventually, side_by_side};
 
 async fn check(scene: &Scene<'_>, call: Call, status: u16, code: &str) -> Value {
     let reply = scene.send(Http::H1, call.clone()).await.unwrap();

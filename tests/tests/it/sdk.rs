@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use scripted_provider::{Answer, Chat, Content, Provider, Rule, Script, Text, ToolCall};
 use serde_json::json;
-use sluicegate_tests::stack::{ALIAS, CHAT, EMBED, PROVIDER_SECRET, Scene, Stack};
-use sluicegate_tests::{side_by_side, tools};
+use sluicegate_tests::stack::{ALIAS, CHAT, EMBED, PROVIDER_SECRET};
+use sluicegate_tests::{Scene, Stack, side_by_side, tools};
 use tokio::process::Command;
 
 /// The interpreter of a virtual environment with exactly the pinned packages; made once, kept beside the tools.

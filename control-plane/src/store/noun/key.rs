@@ -1,17 +1,20 @@
-use std::str::FromStr;
+mod network;
+mod secret;
 
 use chrono::{DateTime, Utc};
-use ipnet::{IpNet, Ipv4Net};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
 use utoipa::ToSchema;
 
 use super::super::{Action, Fault, Write, WriteError, profile};
 use super::owner::{find_in_org, org_of, team_of};
 use super::{Noun, Stored, Which, check_name, fetch, hold};
-use crate::credentials::{Secret, random};
+
+use network::Network;
+use secret::Fresh;
+pub(super) use secret::prefix;
 
 /// What a client authenticates with: `sk-sg-<id>-<secret>`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -45,79 +48,6 @@ pub struct Key {
 pub struct KeyFacts {
     /// The public part of the key.
     pub key_id: String,
-}
-
-/// A network, or an address as the network of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network(pub IpNet);
-
-impl FromStr for Network {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let net = match text.parse::<std::net::IpAddr>() {
-            Ok(address) => IpNet::from(address),
-            Err(_) => text
-                .parse::<IpNet>()
-                .map_err(|_| format!("{text:?} is no address and no network such as 10.0.0.0/8"))?,
-        };
-        let net = canonical(net);
-        if net.trunc() == net { Ok(Self(net)) } else { Err(format!("{text:?} has host bits; write {}", net.trunc())) }
-    }
-}
-
-/// A network of IPv4 addresses in IPv6's clothes is the IPv4 network: so their clients are compared.
-fn canonical(net: IpNet) -> IpNet {
-    let IpNet::V6(v6) = net else { return net };
-    let mapped = v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96));
-    mapped.and_then(|(v4, prefix)| Ipv4Net::new(v4, prefix).ok()).map_or(net, IpNet::V4)
-}
-
-impl Serialize for Network {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Network {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-/// The first four bytes of a hash, as they are: by it Envoys' key buckets are cut.
-pub(super) fn prefix(hash: &[u8]) -> i32 {
-    hash.first_chunk::<4>().map_or(0, |first| i32::from_be_bytes(*first))
-}
-
-/// A new key: public id, the key itself, its hash.
-struct Fresh {
-    id: String,
-    secret: Option<Secret>,
-    hash: Vec<u8>,
-}
-
-impl Fresh {
-    fn make() -> Result<Self, WriteError> {
-        let id = random::base32::<12>()?;
-        let key = format!("sk-sg-{id}-{}", hex::encode(random::bytes::<16>()?));
-        let hash = Sha256::digest(key.as_bytes()).to_vec();
-        Ok(Self { id, secret: Some(Secret::new(key)), hash })
-    }
-
-    fn given(hash: &str) -> Result<Self, Fault> {
-        let bytes = hex::decode(hash).ok().filter(|bytes| bytes.len() == 32);
-        let bytes = bytes.ok_or_else(|| Fault::new("hash", "must be 64 hex digits: the SHA-256 of the whole key"))?;
-        let id = format!("hash-{}", hash.get(..12).unwrap_or_default().to_ascii_lowercase());
-        Ok(Self { id, secret: None, hash: bytes })
-    }
-
-    fn of(key: &Key) -> Result<Self, WriteError> {
-        match &key.hash {
-            Some(hash) => Ok(Self::given(hash)?),
-            None => Self::make(),
-        }
-    }
 }
 
 const FIND: &str = "select x.id from api_key x join org o on o.id = x.org_id
@@ -283,7 +213,7 @@ impl Noun for Key {
     }
 
     async fn insert(&self, write: &mut Write) -> Result<i32, WriteError> {
-        let fresh = Fresh::of(self)?;
+        let fresh = Fresh::of(self.hash.as_deref())?;
         let resolved = self.resolve(write.conn()).await?;
         let id = sqlx::query_scalar(
             "insert into api_key (public_id, hash, name, org_id, team_id, user_id, models, networks, profile_id,
@@ -379,39 +309,5 @@ impl Write {
             self.issue(key.noun.handle(), secret);
         }
         Ok(key.id)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_is_128_random_bits_behind_a_public_id() {
-        let fresh = Fresh::make().unwrap();
-        let key = fresh.secret.unwrap();
-        let parts: Vec<&str> = key.expose().splitn(4, '-').collect();
-        assert_eq!((parts[0], parts[1], parts[2].len(), parts[3].len()), ("sk", "sg", 12, 32));
-        assert_eq!(parts[2], fresh.id);
-        assert_eq!(fresh.hash, Sha256::digest(key.expose().as_bytes()).to_vec());
-        assert!(!format!("{key:?}").contains(parts[3]));
-    }
-
-    #[test]
-    fn a_network_says_what_is_wrong_with_it() {
-        assert_eq!("10.0.0.1".parse::<Network>().unwrap().0.to_string(), "10.0.0.1/32");
-        assert!("10.0.0.1/8".parse::<Network>().unwrap_err().contains("10.0.0.0/8"));
-        assert!("10.0.0".parse::<Network>().is_err());
-        for (written, meant) in [
-            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
-            ("::ffff:10.0.0.1", "10.0.0.1/32"),
-            ("::ffff:0:0/96", "0.0.0.0/0"),
-            ("::/0", "::/0"),
-            ("2001:db8::/32", "2001:db8::/32"),
-        ] {
-            assert_eq!(written.parse::<Network>().unwrap().0.to_string(), meant);
-        }
-        assert!("::ffff:10.0.0.1/104".parse::<Network>().unwrap_err().contains("write 10.0.0.0/8"));
-        assert_eq!(prefix(&[0xff, 0, 0, 1, 9]), i32::from_be_bytes([0xff, 0, 0, 1]));
     }
 }

@@ -5,11 +5,12 @@
 //! `\u` escapes need not form surrogate pairs, and numbers may be of any size. It is stricter in two: the top level
 //! is an object no deeper than [`MAX_DEPTH`], and a wanted member stands at most once.
 
-use std::ops::Range;
+mod members;
 
 use super::scalar::{Progress, Scalar};
-use super::scanned::{Kind, Member, ScanError, ScanErrorKind, Scanned};
+use super::scanned::{Kind, ScanError, ScanErrorKind, Scanned};
 use super::text::{KeyText, text_len};
+use members::Members;
 
 /// Objects and arrays inside each other, the top-level object included.
 pub const MAX_DEPTH: u32 = 128;
@@ -40,21 +41,9 @@ enum State {
     End,
 }
 
-/// A wanted member whose value is being read.
-#[derive(Debug)]
-struct Open {
-    index: usize,
-    key: Range<usize>,
-    start: usize,
-    kind: Kind,
-    raw: Option<Vec<u8>>,
-}
-
 /// The scanner; its size does not depend on the document's.
 #[derive(Debug)]
 pub struct Scanner {
-    wanted: &'static [&'static str],
-    cap: usize,
     state: State,
     depth: u32,
     /// One bit per open level, the innermost lowest: 1 is an object.
@@ -62,16 +51,9 @@ pub struct Scanner {
     /// Bytes of earlier windows.
     base: usize,
     in_key: bool,
-    /// The text of the top-level key being read.
-    key: KeyText,
-    key_start: usize,
     hex: u16,
-    /// The wanted member whose key was read last.
-    matched: Option<(usize, Range<usize>)>,
-    open: Option<Open>,
-    members: Vec<Option<Member>>,
+    members: Members,
     body_start: usize,
-    empty: bool,
     failed: Option<ScanError>,
 }
 
@@ -89,21 +71,14 @@ impl Scanner {
     pub fn with_cap(wanted: &'static [&'static str], cap: usize) -> Self {
         debug_assert!(wanted.iter().all(|name| name.is_ascii() && name.len() <= KeyText::MAX));
         Self {
-            wanted,
-            cap,
             state: State::Start,
             depth: 0,
             objects: 0,
             base: 0,
             in_key: false,
-            key: KeyText::default(),
-            key_start: 0,
             hex: 0,
-            matched: None,
-            open: None,
-            members: wanted.iter().map(|_| None).collect(),
+            members: Members::new(wanted, cap),
             body_start: 0,
-            empty: true,
             failed: None,
         }
     }
@@ -123,7 +98,7 @@ impl Scanner {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        self.capture(window, window.len());
+        self.members.capture(self.base, window, window.len());
         self.base = self.base.saturating_add(window.len());
         Ok(())
     }
@@ -136,7 +111,7 @@ impl Scanner {
         if self.state != State::End {
             return Err(ScanError { offset: self.base, kind: ScanErrorKind::Truncated });
         }
-        Ok(Scanned { wanted: self.wanted, members: self.members, body_start: self.body_start, empty: self.empty })
+        Ok(self.members.finish(self.body_start))
     }
 
     #[cold]
@@ -215,9 +190,7 @@ impl Scanner {
             b'n' => Kind::Null,
             _ => return self.refuse(at, ScanErrorKind::Unexpected),
         };
-        if let Some((index, key)) = self.matched.take() {
-            self.open = Some(Open { index, key, start: self.base.saturating_add(at), kind, raw: Some(Vec::new()) });
-        }
+        self.members.value_starts(self.base.saturating_add(at), kind);
         self.in_key = false;
         let state = match kind {
             Kind::Object => return self.descend(true, at),
@@ -231,38 +204,16 @@ impl Scanner {
     /// A value has ended before `end`. Gives `end` back.
     fn value_ends(&mut self, window: &[u8], end: usize) -> usize {
         self.state = State::AfterValue;
-        if self.depth == 1 && self.open.is_some() {
-            self.capture(window, end);
-            if let Some(open) = self.open.take() {
-                let value = open.start..self.base.saturating_add(end);
-                let member = Member { key: open.key, value, kind: open.kind, raw: open.raw };
-                if let Some(slot) = self.members.get_mut(open.index) {
-                    *slot = Some(member);
-                }
-            }
+        if self.depth == 1 {
+            self.members.value_ends(self.base, window, end);
         }
         end
-    }
-
-    /// Adds the open value's bytes of this window up to `end` to what is kept of it.
-    fn capture(&mut self, window: &[u8], end: usize) {
-        let Some(open) = &mut self.open else { return };
-        let Some(raw) = &mut open.raw else { return };
-        let from = open.start.saturating_sub(self.base);
-        let part = window.get(from..end).unwrap_or_default();
-        if raw.len() + part.len() > self.cap {
-            open.raw = None;
-        } else {
-            raw.extend_from_slice(part);
-        }
     }
 
     fn key_starts(&mut self, at: usize) -> usize {
         self.in_key = true;
         if self.depth == 1 {
-            self.empty = false;
-            self.key = KeyText::default();
-            self.key_start = self.base.saturating_add(at);
+            self.members.key_starts(self.base.saturating_add(at));
         }
         self.then(State::Text, at)
     }
@@ -273,19 +224,10 @@ impl Scanner {
         if self.depth > 1 {
             return Some(end);
         }
-        for (index, name) in self.wanted.iter().enumerate() {
-            if self.key.is(name) {
-                if self.members.get(index).is_some_and(Option::is_some) {
-                    return self.refuse(end, ScanErrorKind::Duplicate(name));
-                }
-                self.matched = Some((index, self.key_start..self.base.saturating_add(end)));
-                return Some(end);
-            }
-            if self.key.folds_to(name) {
-                return self.refuse(end, ScanErrorKind::Spelling(name));
-            }
+        match self.members.key_ends(self.base.saturating_add(end)) {
+            Ok(()) => Some(end),
+            Err(kind) => self.refuse(end, kind),
         }
-        Some(end)
     }
 
     /// Inside a string: on to its end, to an escape, or to the end of the window.
@@ -294,7 +236,7 @@ impl Scanner {
         let rest = window.get(at..).unwrap_or_default();
         let (text, rest) = rest.split_at_checked(text_len(rest, !top_key)).unwrap_or((rest, &[]));
         if top_key {
-            self.key.push(text);
+            self.members.key.push(text);
         }
         at += text.len();
         match rest.first() {
@@ -322,7 +264,7 @@ impl Scanner {
             _ => return self.refuse(at, ScanErrorKind::Escape),
         };
         if self.in_key && self.depth == 1 {
-            self.key.push(&[decoded]);
+            self.members.key.push(&[decoded]);
         }
         Some(self.then(State::Text, at))
     }
@@ -334,7 +276,7 @@ impl Scanner {
             return Some(self.then(State::Hex(left - 1), at));
         }
         if self.in_key && self.depth == 1 {
-            self.key.push_unit(self.hex);
+            self.members.key.push_unit(self.hex);
         }
         Some(self.then(State::Text, at))
     }

@@ -1,13 +1,14 @@
 //! A chat stream on its way to the client: metered, and without what only the gateway asked for.
 
-use std::borrow::Cow;
-use std::ops::Range;
+mod forward;
+mod meter;
 
-use super::delta::Chunk;
-use super::estimate::estimate_output;
-use super::usage::Reported;
 use crate::noun::{Source, Usage};
-use crate::sse::{Event, Piece, Splitter};
+use crate::sse::{Piece, Splitter};
+
+pub use forward::Forward;
+use forward::{Fate, Output};
+use meter::Meter;
 
 /// One stream. Holds at most one unfinished event, and counts.
 #[derive(Debug)]
@@ -20,15 +21,6 @@ pub struct Stream {
     dropped: bool,
     /// Whether what was forwarded ends between events.
     at_boundary: bool,
-}
-
-/// What to send the client in place of a chunk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Forward<'a> {
-    /// The chunk as it came.
-    Unchanged,
-    /// These bytes; none when the chunk completes no event, or only one that was not asked for.
-    Replace(Cow<'a, [u8]>),
 }
 
 /// How a stream ended.
@@ -106,7 +98,7 @@ impl Stream {
 
     /// The first byte of an answer has come: content, reasoning, a refusal or a call.
     pub fn first_token_seen(&self) -> bool {
-        self.meter.text > 0 || self.meter.reasoning > 0
+        self.meter.answered()
     }
 
     /// Some choice has said why it ended.
@@ -154,183 +146,6 @@ impl StreamEnd {
         let gap: &[u8] = if self.at_boundary { b"" } else { b"\n\n" };
         [gap, b"data: ", body, b"\n\n"].concat()
     }
-}
-
-/// What becomes of an event.
-enum Fate {
-    Keep,
-    Drop,
-    /// Kept without these raw bytes.
-    Cut(Range<usize>),
-}
-
-impl Fate {
-    /// What is left of an event, in two parts.
-    fn parts<'a>(&self, raw: &'a [u8]) -> [&'a [u8]; 2] {
-        match self {
-            Self::Keep => [raw, &[]],
-            Self::Drop => [&[], &[]],
-            Self::Cut(range) => [raw.get(..range.start).unwrap_or(raw), raw.get(range.end..).unwrap_or_default()],
-        }
-    }
-}
-
-/// Collects what is forwarded of one chunk, and copies only when it is not a prefix of the chunk itself.
-struct Output<'a> {
-    chunk: &'a [u8],
-    /// Bytes of the chunk that are forwarded as they stand, while nothing else is.
-    kept: usize,
-    copied: Option<Vec<u8>>,
-}
-
-impl<'a> Output<'a> {
-    fn new(chunk: &'a [u8], held_before: bool) -> Self {
-        Self { chunk, kept: 0, copied: held_before.then(Vec::new) }
-    }
-
-    fn event(&mut self, event: Event<'_>, fate: &Fate) {
-        match fate {
-            Fate::Keep => self.keep(event.raw()),
-            Fate::Drop => self.skip(event.raw()),
-            Fate::Cut(_) => {
-                let copy = self.copy();
-                fate.parts(event.raw()).iter().for_each(|part| copy.extend_from_slice(part));
-            }
-        }
-    }
-
-    fn keep(&mut self, raw: &[u8]) {
-        match &mut self.copied {
-            Some(copied) => copied.extend_from_slice(raw),
-            None => self.kept += raw.len(),
-        }
-    }
-
-    fn skip(&mut self, raw: &[u8]) {
-        if !raw.is_empty() {
-            self.copy();
-        }
-    }
-
-    fn copy(&mut self) -> &mut Vec<u8> {
-        let kept = self.chunk.get(..self.kept).unwrap_or_default();
-        self.copied.get_or_insert_with(|| {
-            let mut copy = Vec::with_capacity(self.chunk.len());
-            copy.extend_from_slice(kept);
-            copy
-        })
-    }
-
-    fn finish(self) -> Forward<'a> {
-        match self.copied {
-            Some(copied) if copied == self.chunk => Forward::Unchanged,
-            Some(copied) => Forward::Replace(Cow::Owned(copied)),
-            None if self.kept == self.chunk.len() => Forward::Unchanged,
-            None => Forward::Replace(Cow::Borrowed(self.chunk.get(..self.kept).unwrap_or_default())),
-        }
-    }
-}
-
-/// What was seen so far.
-#[derive(Debug, Default)]
-struct Meter {
-    reported: Option<Reported>,
-    /// Text came after the last usage, which therefore does not count it.
-    outdated: bool,
-    /// Bytes of the assistant's text and calls.
-    text: u64,
-    /// Bytes of its reasoning.
-    reasoning: u64,
-    done: bool,
-    finished: bool,
-    error: bool,
-}
-
-impl Meter {
-    /// Reads a whole event.
-    fn event(&mut self, event: Event<'_>, verbatim: bool) -> Fate {
-        let Some(data) = event.data() else { return Fate::Keep };
-        if is_done(&data) {
-            self.done = true;
-            return Fate::Keep;
-        }
-        let named_error = event.name() == Some(b"error");
-        self.error |= named_error;
-        let Some(chunk) = Chunk::parse(&data).filter(|_| !named_error) else { return Fate::Keep };
-        self.count(&chunk);
-        if verbatim || chunk.error.is_some() || chunk.usage.is_none() {
-            return Fate::Keep;
-        }
-        if chunk.is_usage_only() {
-            return Fate::Drop;
-        }
-        let cut = chunk.usage_cut(&data);
-        let raw = cut.and_then(|cut| Some(event.raw_offset(cut.start)?..event.raw_offset(cut.end)?));
-        raw.map_or(Fate::Keep, Fate::Cut)
-    }
-
-    /// Reads what the stream ended with, if that is an event at all, but for its blank line.
-    fn last(&mut self, event: Event<'_>) -> Option<Fate> {
-        let whole = match event.data() {
-            Some(data) => is_done(&data) || serde_json::from_slice::<serde::de::IgnoredAny>(&data).is_ok(),
-            None => false,
-        };
-        whole.then(|| self.event(event, false))
-    }
-
-    fn count(&mut self, chunk: &Chunk<'_>) {
-        if chunk.error.is_some() {
-            self.error = true;
-        } else if let Some(choices) = &chunk.choices {
-            self.outdated |= choices.text + choices.reasoning > 0;
-            self.text = self.text.saturating_add(choices.text);
-            self.reasoning = self.reasoning.saturating_add(choices.reasoning);
-            self.finished |= choices.finished;
-        }
-        if let Some(reported) = chunk.reported() {
-            self.reported.get_or_insert_default().merge(reported);
-            self.outdated = false;
-        }
-    }
-
-    fn ending(&self) -> Ending {
-        if self.error {
-            Ending::Failed
-        } else if self.done || (self.finished && self.reported.is_some()) {
-            Ending::Complete
-        } else {
-            Ending::Cut
-        }
-    }
-
-    /// What the provider said, as far as it said it. What it said nothing about is estimated, and so is output
-    /// that came after it spoke last. An error in place of an answer is not charged.
-    fn usage(&self, input_estimate: u64) -> (Usage, Source) {
-        let reported = self.reported.unwrap_or_default();
-        let mut usage = reported.normalise();
-        let has_output = reported.has_output() && !self.outdated;
-        if reported.has_input() && has_output {
-            return (usage, Source::Reported);
-        }
-        let answered = self.text > 0 || self.reasoning > 0;
-        if self.reported.is_none() && self.error && !answered {
-            return (Usage::default(), Source::None);
-        }
-        if !reported.has_input() {
-            usage.input = input_estimate;
-        }
-        let written = estimate_output(self.text).saturating_add(estimate_output(self.reasoning));
-        if !has_output && usage.all_output() < written {
-            usage.output = estimate_output(self.text);
-            usage.reasoning = estimate_output(self.reasoning);
-            usage.audio_out = 0;
-        }
-        (usage, Source::Estimated)
-    }
-}
-
-fn is_done(data: &[u8]) -> bool {
-    data.trim_ascii() == b"[DONE]"
 }
 
 #[cfg(test)]
