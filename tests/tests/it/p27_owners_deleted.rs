@@ -10,10 +10,10 @@ use sluicegate_tests::admin::NewKey;
 use sluicegate_tests::fault::Wire;
 use sluicegate_tests::ledger::Row;
 use sluicegate_tests::sse::{Events, text_of};
-use sluicegate_tests::stack::{Scene, Stack, Wanted, chat_body};
-use sluicegate_tests::{Call, Http, alone, eventually, send};
+use sluicegate_tests::stack::Wanted;
+use sluicegate_tests::{Call, Http, Scene, Stack, alone, eventually, send};
 
-/// What is deleted: its collection in the Admin API, and what `usage` calls it.
+/// What is deleted.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Org,
@@ -22,6 +22,7 @@ enum Kind {
 }
 
 impl Kind {
+    /// As the Admin API and `usage` call it.
     fn name(self) -> &'static str {
         match self {
             Self::Org => "org",
@@ -87,17 +88,21 @@ impl<'a> Doomed<'a> {
         self.stack().admin.post(&path, body).await.unwrap()["id"].as_i64().unwrap()
     }
 
+    /// A key's own, as a scene has one.
+    fn tag(&self, key: &NewKey) -> String {
+        format!("{}-{}", self.bystander.tag, key.id)
+    }
+
     fn chat(&self, key: &NewKey, more: Value) -> Call {
-        let tag = format!("{}-{}", self.bystander.tag, key.id);
-        let call = Call::post("/v1/chat/completions", chat_body(more).to_string());
-        call.bearer(&key.secret).header("openai-project", &tag)
+        let mut call = self.bystander.chat_call(more);
+        call.headers.retain(|(name, _)| name != "authorization" && name != "openai-project");
+        call.bearer(&key.secret).header("openai-project", &self.tag(key))
     }
 
     /// A stream that has brought its first word and stands at the hold.
     async fn stream(&self, key: &NewKey, hold: &Hold) -> Events {
-        let tag = format!("{}-{}", self.bystander.tag, key.id);
         let answer = Answer::from(Chat::text(&WORDS)).hold_events(hold);
-        self.stack().provider.first(Rule::any().header("openai-project", &tag).answer(answer));
+        self.stack().provider.first(Rule::any().header("openai-project", &self.tag(key)).answer(answer));
         hold.release(2);
         let call = self.chat(key, json!({"stream": true}));
         let mut events = send(Http::H1, self.stack().envoy.addr(), call).await.unwrap().events();
@@ -120,14 +125,19 @@ async fn code(stack: &Stack, key: &NewKey) -> (u16, String) {
     (status, body["error"]["code"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Asks until the status is `wanted`; how long the key was served from `since` on.
+/// Asks until the status is `wanted`; until when after `since` the key was served.
 async fn until(stack: &Stack, key: &NewKey, wanted: u16, since: Instant) -> Duration {
     let mut served = Duration::ZERO;
+    let mut refused = false;
     loop {
         let (status, code) = code(stack, key).await;
+        refused |= status == 403;
         match (status, code.as_str()) {
-            (status, _) if status == wanted => return served.max(Duration::from_nanos(1)),
-            (200, _) => served = since.elapsed(),
+            (status, _) if status == wanted => return served,
+            (200, _) => {
+                assert!(!refused, "it was refused, and is served again");
+                served = since.elapsed();
+            }
             // Not there yet; or, when its owner has gone, refused for that before its own change has come.
             (401, "invalid_api_key") | (403, "owner_blocked") => {}
             other => panic!("{other:?} on the way to {wanted}"),

@@ -7,8 +7,8 @@ use prost::Message as _;
 use serde_json::json;
 use sluicegate_core::proto::dataplane::{PolicyPart, sync_down};
 use sluicegate_core::proto::policy::{Limits, Snapshot};
-use sluicegate_tests::stack::{CHAT, PROVIDER_SECRET, Scene, Stack, Wanted};
-use sluicegate_tests::{Http, alone, eventually, side_by_side, tools};
+use sluicegate_tests::stack::{CHAT, PROVIDER_SECRET, Wanted};
+use sluicegate_tests::{Http, Scene, Stack, alone, eventually, side_by_side, tools};
 
 use crate::refusals::check;
 
