@@ -13,6 +13,8 @@ PINS   := envoy/tools.txt
 WASM   := target/wasm32-wasip1/wasm/sluicegate_filter.wasm
 
 export SLUICEGATE_TOOLS := $(TOOLS)
+# Where a user keeps all builds elsewhere, the programs are started from here all the same.
+export CARGO_TARGET_DIR := $(CURDIR)/target
 
 .DEFAULT_GOAL := build
 .PHONY: build wasm tools quickstart first-build test bench lint check-cargo check-python

@@ -46,6 +46,15 @@ impl Envoy {
         self.admin_up().await;
     }
 
+    /// The same with other variables, from now on.
+    pub async fn restart_with(&mut self, env: &[(&str, &str)]) {
+        for (name, value) in env {
+            self.config.env.retain(|(known, _)| known != name);
+            self.config.env.push(((*name).to_owned(), (*value).to_owned()));
+        }
+        self.restart().await;
+    }
+
     pub fn process(&self) -> &Process {
         &self.process
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sluicegate_tests::stack::{CHAT, EMBED};
 use sluicegate_tests::{Call, Http, Scene, Stack, eventually, side_by_side};
 
-async fn check(scene: &Scene<'_>, call: Call, status: u16, code: &str) -> Value {
+pub(crate) async fn check(scene: &Scene<'_>, call: Call, status: u16, code: &str) -> Value {
     let reply = scene.send(Http::H1, call.clone()).await.unwrap();
     let id = reply.header("x-sluicegate-request-id").map(str::to_owned);
     let (got, kind) = (reply.status, reply.header("content-type").map(str::to_owned));
