@@ -8,6 +8,7 @@
 )]
 
 mod bad_policy;
+mod encoded_requests;
 mod harness;
 mod keys;
 mod lists;
