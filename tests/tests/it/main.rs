@@ -7,6 +7,7 @@
     reason = "a test panics to fail"
 )]
 
+mod attacks;
 mod bad_policy;
 mod encoded_requests;
 mod harness;
