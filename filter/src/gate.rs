@@ -11,12 +11,10 @@ use sluicegate_core::proto::dataplane::Record;
 use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::CompiledProfile;
 
-use crate::host::{self, Buffer, Map};
+use crate::body;
+use crate::host::{self, Map};
 use crate::reply::LocalReply;
 use crate::vm::{Action, Shared};
-
-/// Bodies are read in windows: one host call each, and no more memory than this.
-const WINDOW: usize = 64 << 10;
 
 /// One client request, as the gate sees it.
 #[derive(Debug, Default)]
@@ -60,7 +58,7 @@ impl Gate {
     /// `size` counts all that is buffered: while a request is paused the host keeps what came before.
     pub fn request_body(&mut self, context: u32, size: usize, end: bool, shared: &mut Shared) -> Action {
         match std::mem::take(&mut self.stage) {
-            Stage::Reading(reading) => match read_windows(reading, size) {
+            Stage::Reading(reading) => match body::read(reading, size) {
                 Ok(reading) if end => self.admit(context, reading, shared),
                 Ok(reading) => self.stage = Stage::Reading(reading),
                 Err(turned) => self.turn_away(*turned, shared),
@@ -89,6 +87,10 @@ impl Gate {
 
     /// The body is whole.
     fn admit(&mut self, context: u32, reading: Box<Reading>, shared: &mut Shared) {
+        let reading = match body::decode(reading) {
+            Ok(reading) => reading,
+            Err(turned) => return self.turn_away(*turned, shared),
+        };
         if shared.policy.is_none() {
             shared.park(context);
             self.stage = Stage::Parked(reading);
@@ -267,24 +269,6 @@ fn clean(head: &Head) -> host::HostResult<()> {
         host::set_header(Map::RequestHeaders, b":path", head.path.as_bytes())?;
     }
     Ok(())
-}
-
-fn read_windows(mut reading: Box<Reading>, size: usize) -> Result<Box<Reading>, Box<Turned>> {
-    loop {
-        let from = usize::try_from(reading.body_bytes()).unwrap_or(usize::MAX);
-        let want = size.saturating_sub(from).min(WINDOW);
-        if want == 0 {
-            return Ok(reading);
-        }
-        let window = host::buffer(Buffer::RequestBody, from, want).unwrap_or_default();
-        if window.is_empty() {
-            let refusal = Refusal::Internal { what: "the request's body is not readable" };
-            return Err(reading.ticket.turned_away(refusal));
-        }
-        if let Err(refusal) = reading.push(&window) {
-            return Err(reading.ticket.turned_away(refusal));
-        }
-    }
 }
 
 /// Makes the request one that the admitted route takes. The filter state comes first: writing a header makes Envoy match

@@ -52,6 +52,10 @@ pub enum Refusal {
     UnsupportedEncoding {
         encoding: String,
     },
+    /// The body is not what its content encoding says.
+    BrokenEncoding {
+        encoding: &'static str,
+    },
     /// The body stopped coming.
     UploadStalled,
     /// No state yet, or too old to say that a key is unknown.
@@ -91,7 +95,11 @@ impl Refusal {
     /// The HTTP status.
     pub fn status(&self) -> u32 {
         match self {
-            Self::TwoKeys | Self::InvalidJson { .. } | Self::InvalidField { .. } | Self::DuplicateField { .. } => 400,
+            Self::TwoKeys
+            | Self::InvalidJson { .. }
+            | Self::InvalidField { .. }
+            | Self::DuplicateField { .. }
+            | Self::BrokenEncoding { .. } => 400,
             Self::MissingKey | Self::UnknownKey | Self::ExpiredKey | Self::DisabledKey => 401,
             Self::OwnerBlocked { .. } | Self::NetworkNotAllowed | Self::ModelNotAllowed { .. } => 403,
             Self::UnknownModel { .. } | Self::UnknownRoute { .. } => 404,
@@ -131,6 +139,7 @@ impl Refusal {
             Self::DuplicateField { .. } => "duplicate_field",
             Self::BodyTooLarge { .. } => "request_too_large",
             Self::UnsupportedEncoding { .. } => "unsupported_encoding",
+            Self::BrokenEncoding { .. } => "broken_encoding",
             Self::UploadStalled => "upload_stalled",
             Self::NotReady => "gateway_not_ready",
             Self::StateTooOld => "gateway_state_too_old",
@@ -189,8 +198,9 @@ impl Refusal {
             Self::BodyTooLarge { limit: None } => "The request body is too large.".into(),
             Self::BodyTooLarge { limit: Some(limit) } => format!("The request body is larger than {limit} bytes."),
             Self::UnsupportedEncoding { encoding } => {
-                format!("The content encoding `{encoding}` is not supported. Send the body as it is.")
+                format!("The content encoding `{encoding}` is not supported. Send the body as gzip, as zstd, or as it is.")
             }
+            Self::BrokenEncoding { encoding } => format!("The request body is not valid {encoding}, or not all of it."),
             Self::UploadStalled => "The request body stopped coming before it was whole.".into(),
             Self::NotReady => "The gateway has no current state and cannot check this key. Try again in a moment.".into(),
             Self::StateTooOld => "The gateway has been without its control plane for too long. Try again later.".into(),

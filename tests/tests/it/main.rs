@@ -7,7 +7,9 @@
     reason = "a test panics to fail"
 )]
 
+mod attacks;
 mod bad_policy;
+mod encoded_requests;
 mod harness;
 mod keys;
 mod lists;

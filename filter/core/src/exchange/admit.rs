@@ -1,8 +1,10 @@
 //! From a known key to an admitted request.
 
+use std::io::BufRead;
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use super::coding::{Coding, CodingFault};
 use super::{Exchange, Head, Mono, Ticket, Turned, label};
 use crate::dialect::openai::{Operation, request};
 use crate::json::Scanner;
@@ -74,6 +76,11 @@ pub struct Reading {
     profile: Rc<CompiledProfile>,
     private: Vec<String>,
     scanner: Scanner,
+    /// How the body comes, where it is not as it is.
+    coding: Option<Coding>,
+    /// Bytes that came.
+    received: u64,
+    /// Bytes of the body as it goes on: the same, but for a coding.
     body_bytes: u64,
     limit: u64,
 }
@@ -92,7 +99,7 @@ impl Reading {
     /// Begins to read the body of a metered request; `limit` is the largest in bytes.
     ///
     /// # Errors
-    /// A body that is announced too large, or encoded.
+    /// A body that is announced too large, or in a coding that is not known.
     pub fn new(
         ticket: Ticket,
         head: Head,
@@ -100,32 +107,63 @@ impl Reading {
         profile: Rc<CompiledProfile>,
         limit: u64,
     ) -> Result<Self, Box<Turned>> {
-        if let Some(encoding) = head.content_encoding {
-            return Err(ticket.turned_away(Refusal::UnsupportedEncoding { encoding }));
-        }
+        let coding = match head.content_encoding {
+            None => None,
+            Some(encoding) => match Coding::named(&encoding) {
+                None => return Err(ticket.turned_away(Refusal::UnsupportedEncoding { encoding })),
+                known => known,
+            },
+        };
         if head.content_length.is_some_and(|length| length > limit) {
             return Err(ticket.turned_away(Refusal::BodyTooLarge { limit: Some(limit) }));
         }
         let scanner = request::scanner(operation);
         let Head { path, private, .. } = head;
-        Ok(Self { ticket, operation, path, profile, private, scanner, body_bytes: 0, limit })
+        Ok(Self { ticket, operation, path, profile, private, scanner, coding, received: 0, body_bytes: 0, limit })
     }
 
-    /// How many bytes have been read so far.
-    pub fn body_bytes(&self) -> u64 {
-        self.body_bytes
+    /// How many bytes have come so far.
+    pub fn received(&self) -> u64 {
+        self.received
     }
 
-    /// Reads the next bytes of the body.
+    /// The next bytes of the body.
     ///
     /// # Errors
     /// As soon as it is clear that the body is too large, or no JSON object.
     pub fn push(&mut self, window: &[u8]) -> Result<(), Refusal> {
-        self.body_bytes = self.body_bytes.saturating_add(window.len() as u64);
-        if self.body_bytes > self.limit {
+        self.received = self.received.saturating_add(window.len() as u64);
+        if self.received > self.limit {
             return Err(Refusal::BodyTooLarge { limit: Some(self.limit) });
         }
-        self.scanner.push(window).map_err(request::refusal)
+        match self.coding {
+            Some(_) => Ok(()),
+            None => self.scan(window),
+        }
+    }
+
+    /// Whether the body, now whole, has to go through [`Self::decode`] before admission.
+    pub fn is_encoded(&self) -> bool {
+        self.coding.is_some()
+    }
+
+    /// Decodes the whole body, which then stands in its place.
+    ///
+    /// # Errors
+    /// A body that decodes to too much, that is broken, or that is no JSON object.
+    pub fn decode(&mut self, body: impl BufRead) -> Result<Vec<u8>, Refusal> {
+        let Some(coding) = self.coding.take() else { return Ok(Vec::new()) };
+        let decoded = coding.decode(body, self.limit).map_err(|fault| match fault {
+            CodingFault::TooLarge => Refusal::BodyTooLarge { limit: Some(self.limit) },
+            CodingFault::Broken => Refusal::BrokenEncoding { encoding: coding.name() },
+        })?;
+        self.scan(&decoded)?;
+        Ok(decoded)
+    }
+
+    fn scan(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        self.body_bytes = self.body_bytes.saturating_add(bytes.len() as u64);
+        self.scanner.push(bytes).map_err(request::refusal)
     }
 
     /// The body is whole: admits the request, or says why not.

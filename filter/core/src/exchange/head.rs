@@ -76,7 +76,9 @@ impl Head {
             b":path" => self.path = text(value),
             b"content-length" => self.content_length = std::str::from_utf8(value).ok().and_then(|v| v.parse().ok()),
             b"content-encoding" if !value.eq_ignore_ascii_case(b"identity") && !value.is_empty() => {
-                self.content_encoding = Some(label(value));
+                // Two headers are a list of two.
+                let before = self.content_encoding.take().map(|before| before + ", ").unwrap_or_default();
+                self.content_encoding = Some(before + &label(value));
             }
             b"upgrade" => self.upgrade = true,
             // Extended CONNECT is HTTP/2's form of an upgrade.

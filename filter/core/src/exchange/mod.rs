@@ -5,6 +5,7 @@
 
 mod admit;
 mod attempt;
+mod coding;
 pub mod credential;
 mod finish;
 mod head;
