@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
-use sluicegate_tests::stack::{CHAT, Scene, Stack, chat_body};
-use sluicegate_tests::{Call, Http, Outgoing, side_by_side};
+use sluicegate_tests::scene::chat_body;
+use sluicegate_tests::stack::CHAT;
+use sluicegate_tests::{Call, Http, Outgoing, Scene, Stack, side_by_side};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 

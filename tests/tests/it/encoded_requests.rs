@@ -5,8 +5,9 @@ use std::io::Write as _;
 use bytes::Bytes;
 use serde_json::json;
 use sluicegate_tests::client::Outgoing;
-use sluicegate_tests::stack::{ALIAS, CHAT, Stack, chat_body};
-use sluicegate_tests::{Http, side_by_side};
+use sluicegate_tests::scene::chat_body;
+use sluicegate_tests::stack::{ALIAS, CHAT};
+use sluicegate_tests::{Http, Stack, side_by_side};
 
 /// What a body may be, in bytes.
 const LIMIT: usize = 32 << 20;
