@@ -82,7 +82,13 @@ impl Store {
         let pool = PgPoolOptions::new()
             .max_connections(16)
             .acquire_timeout(Duration::from_secs(30))
-            .after_connect(|connection, _| Box::pin(async move { era::check(connection).await.map(drop) }))
+            .after_connect(|connection, _| {
+                Box::pin(async move {
+                    // On a guess of the planner a query of a millisecond is compiled for twenty: a key's change waits for it.
+                    sqlx::query("set jit = off").execute(&mut *connection).await?;
+                    era::check(connection).await.map(drop)
+                })
+            })
             .connect_with(options)
             .await?;
         Ok(Self { pool })
