@@ -2,11 +2,14 @@
 
 use std::io::{BufRead, Read};
 
-use ruzstd::decoding::StreamingDecoder;
 use ruzstd::decoding::errors::FrameDecoderError;
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 /// How much of what it gave a zstd decoder keeps at most: what RFC 9659 allows in HTTP.
 const WINDOW: u64 = 8 << 20;
+
+/// A body is one part, or a few: a million tiny ones would hold a worker for seconds.
+const MAX_PARTS: usize = 100;
 
 /// A content coding that clients use. Codex sends zstd, some HTTP libraries gzip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,27 +50,27 @@ impl Coding {
     ///
     /// # Errors
     /// More than `limit` bytes, or a body that is broken.
-    pub fn decode(self, body: impl BufRead, limit: u64) -> Result<Vec<u8>, CodingFault> {
-        match self {
-            Self::Gzip => read(flate2::bufread::MultiGzDecoder::new(body), Vec::new(), limit),
-            Self::Zstd => frames(body, limit),
+    pub fn decode(self, mut body: impl BufRead, limit: u64) -> Result<Vec<u8>, CodingFault> {
+        let mut out = Vec::new();
+        // Each part (gzip's members, zstd's frames) costs a decoder of its own, however little is in it.
+        for _ in 0..MAX_PARTS {
+            out = match self {
+                Self::Gzip => read(flate2::bufread::GzDecoder::new(&mut body), out, limit)?,
+                Self::Zstd => read(frame(&mut body)?, out, limit)?,
+            };
+            if body.fill_buf().map_err(|_| CodingFault::Broken)?.is_empty() {
+                return Ok(out);
+            }
         }
+        Err(CodingFault::Broken)
     }
 }
 
-/// A zstd body is one frame after another, most often one.
-fn frames(mut body: impl BufRead, limit: u64) -> Result<Vec<u8>, CodingFault> {
-    let mut out = Vec::new();
-    loop {
-        let frame = StreamingDecoder::new_with_max_window_size(&mut body, WINDOW).map_err(|error| match error {
-            FrameDecoderError::WindowSizeTooBig { .. } => CodingFault::TooLarge,
-            _ => CodingFault::Broken,
-        })?;
-        out = read(frame, out, limit)?;
-        if body.fill_buf().map_err(|_| CodingFault::Broken)?.is_empty() {
-            return Ok(out);
-        }
-    }
+fn frame<B: BufRead>(body: B) -> Result<StreamingDecoder<B, FrameDecoder>, CodingFault> {
+    StreamingDecoder::new_with_max_window_size(body, WINDOW).map_err(|error| match error {
+        FrameDecoderError::WindowSizeTooBig { .. } => CodingFault::TooLarge,
+        _ => CodingFault::Broken,
+    })
 }
 
 /// Appends what `decoder` gives to `out`.
@@ -112,6 +115,15 @@ mod tests {
             assert!(bomb.len() < 50_000);
             assert_eq!(coding.decode(bomb.as_slice(), 100_000), Err(CodingFault::TooLarge));
             assert_eq!(coding.decode(bomb.as_slice(), 10_000_000).map(|b| b.len()), Ok(10_000_000));
+        }
+    }
+
+    #[test]
+    fn many_tiny_parts_are_refused() {
+        for (coding, part) in [(Coding::Gzip, gzip(b"x")), (Coding::Zstd, zstd(b"x"))] {
+            let all = coding.decode(part.repeat(MAX_PARTS).as_slice(), 1_000);
+            assert_eq!(all, Ok(vec![b'x'; MAX_PARTS]));
+            assert_eq!(coding.decode(part.repeat(MAX_PARTS + 1).as_slice(), 1_000), Err(CodingFault::Broken));
         }
     }
 
