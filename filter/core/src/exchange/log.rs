@@ -248,11 +248,15 @@ impl TryFrom<Line<'_>> for Record {
 }
 
 /// Lower-case hex.
-pub fn hex(bytes: &[u8]) -> String {
-    let digits = bytes.iter().flat_map(|b| [b >> 4, b & 15]).filter_map(|n| char::from_digit(n.into(), 16));
+fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(2 * bytes.len());
-    out.extend(digits);
+    out.extend(bytes.iter().flat_map(|byte| hex_digits(*byte)));
     out
+}
+
+/// The two lower-case hex digits of a byte.
+pub fn hex_digits(byte: u8) -> [char; 2] {
+    [byte >> 4, byte & 15].map(|n| char::from_digit(n.into(), 16).unwrap_or_default())
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

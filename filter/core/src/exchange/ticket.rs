@@ -1,6 +1,6 @@
 //! A request's number, and what is known of it before it is admitted.
 
-use super::Identity;
+use super::{Identity, log};
 use crate::proto::dataplane as wire;
 use crate::refusal::Refusal;
 
@@ -33,13 +33,12 @@ impl OperationId {
 impl std::fmt::Display for OperationId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         const DASHES: [usize; 4] = [4, 6, 8, 10];
-        let digit = |n: u8| char::from_digit(n.into(), 16).unwrap_or_default();
         let mut text = String::with_capacity(36);
         for (at, byte) in self.0.iter().enumerate() {
             if DASHES.contains(&at) {
                 text.push('-');
             }
-            text.extend([digit(byte >> 4), digit(byte & 15)]);
+            text.extend(log::hex_digits(*byte));
         }
         f.write_str(&text)
     }
