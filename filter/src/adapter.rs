@@ -228,6 +228,7 @@ fn label_reply(exchange: &Exchange, not_for_clients: &[&[u8]]) {
     let (key, attempts) = (ticket.identity.key.to_string(), exchange.attempts().to_string());
     let headers: [(&str, &str); 7] = [
         (names::REQUEST_ID_HEADER, &operation),
+        // 0 where there was none: the holder of a token.
         ("x-sluicegate-key-id", &key),
         ("x-sluicegate-route", ticket.route),
         // The client named the model itself: no rule chose it.

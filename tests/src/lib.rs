@@ -12,6 +12,7 @@ pub mod control_plane;
 pub mod envoy;
 pub mod fault;
 pub mod interpose;
+pub mod issuer;
 pub mod ledger;
 pub mod load;
 pub mod process;

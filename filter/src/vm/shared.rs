@@ -1,11 +1,11 @@
 //! What all streams of one VM work with.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use sluicegate_core::exchange::credential::KeyHash;
 use sluicegate_core::exchange::log::Origin;
-use sluicegate_core::exchange::{Exchange, Mono, Ticket};
+use sluicegate_core::exchange::{Awaited, Exchange, Mono, Ticket, Waiting};
 use sluicegate_core::policy::{Limits, Policy};
 use sluicegate_core::state::{Head, Lookup, Reader, Times};
 
@@ -15,8 +15,6 @@ use crate::host;
 use crate::metrics::Metrics;
 use crate::store::HostStore;
 
-/// How long a request waits for the policy of a VM that has just begun.
-const POLICY_WAIT_NS: u64 = 1_000_000_000;
 /// Refusals without an owner that are booked each second; the others are only counted.
 const STRANGERS_PER_SECOND: u32 = 10;
 
@@ -30,8 +28,8 @@ pub struct Shared {
     pub credentials: Credentials,
     pub flow: Flow,
     pub metrics: Metrics,
-    /// Requests that wait for a policy, with their deadlines.
-    pub parked: VecDeque<(u32, u64)>,
+    /// Requests that wait for a policy, or for who asks.
+    pub waiting: Waiting,
     /// Control-plane time minus the monotonic clock, ns.
     pub clock: i64,
     /// Of the process; 0 until it is known.
@@ -54,7 +52,7 @@ impl Shared {
             credentials: Credentials::new(),
             flow: Flow::new(vm),
             metrics: Metrics::default(),
-            parked: VecDeque::new(),
+            waiting: Waiting::default(),
             clock: 0,
             boot: 0,
             ready: false,
@@ -111,8 +109,10 @@ impl Shared {
         self.ready
     }
 
-    pub fn park(&mut self, context: u32) {
-        self.parked.push_back((context, host::now().0.saturating_add(POLICY_WAIT_NS)));
+    /// From now on requests are decided by this one.
+    pub fn install(&mut self, policy: Policy) {
+        self.policy = Some(Rc::new(policy));
+        self.waiting.arrived(Awaited::Policy);
     }
 
     /// Uniform over `u64`; splitmix64, seeded by the host's randomness. Draws lists, keeps no secret.
