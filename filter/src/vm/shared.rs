@@ -10,6 +10,7 @@ use sluicegate_core::policy::{Limits, Policy};
 use sluicegate_core::state::{Head, Lookup, Reader, Times};
 
 use crate::credentials::Credentials;
+use crate::decodings::Decodings;
 use crate::flow::Flow;
 use crate::host;
 use crate::metrics::Metrics;
@@ -30,6 +31,7 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Requests that wait for a policy, or for who asks.
     pub waiting: Waiting,
+    pub decodings: Decodings,
     /// Control-plane time minus the monotonic clock, ns.
     pub clock: i64,
     /// Of the process; 0 until it is known.
@@ -53,6 +55,7 @@ impl Shared {
             flow: Flow::new(vm),
             metrics: Metrics::default(),
             waiting: Waiting::default(),
+            decodings: Decodings::default(),
             clock: 0,
             boot: 0,
             ready: false,
