@@ -47,7 +47,7 @@ pub enum Version {
 /// Applies the given action to each section, in the order in which they refer to each other.
 macro_rules! sections {
     ($each:ident) => {
-        $each!(groups, providers, credentials, models, prices, orgs, teams, users, issuers, keys)
+        $each!(providers, credentials, models, prices, orgs, teams, users, issuers, keys, groups)
     };
 }
 pub(super) use sections;
@@ -119,7 +119,26 @@ impl Document {
                 check_credential(target, &credentials).map_err(|message| Fault::new(field("credential"), message))?;
             }
         }
+        self.check_group_references()?;
         self.check_owner_references()
+    }
+
+    fn check_group_references(&self) -> Result<(), Fault> {
+        let (orgs, models) = (names(self.orgs.as_deref()), names(self.models.as_deref()));
+        let credentials = names(self.credentials.as_deref());
+        for (i, group) in self.groups.iter().flatten().enumerate() {
+            let scope = [
+                ("orgs", "org", &group.orgs, &orgs),
+                ("models", "model", &group.models, &models),
+                ("credentials", "credential", &group.credentials, &credentials),
+            ];
+            for (field, kind, named, known) in scope {
+                for (j, name) in named.iter().flatten().enumerate() {
+                    declared(known, kind, name, || format!("groups[{i}].{field}[{j}]"))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn check_owner_references(&self) -> Result<(), Fault> {

@@ -18,6 +18,7 @@ mod policy;
 mod profile;
 mod read;
 mod roster;
+mod scope;
 mod seed;
 mod slot;
 mod time;
@@ -50,6 +51,7 @@ pub use policy::{Cluster, ProviderEndpoint, Reachable, TokenIssuer, TokenKeys};
 pub use profile::PROFILE_SLOTS;
 pub use read::{AuditEntry, EnvoyRow, SummaryBy, SummaryRow, UsageFilter, UsageRow};
 pub use roster::{EnvoyReport, Verdict};
+pub use scope::Scope;
 pub use seed::Seeds;
 pub use tx::{Action, Issued, Write};
 

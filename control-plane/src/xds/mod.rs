@@ -24,5 +24,5 @@ pub use machine::{Event, Kind, Machine, Request, Response};
 pub use ready::ClustersReady;
 pub use resources::Resources;
 pub use retain::Retained;
-pub use service::{Ads, Authenticate, Publisher};
+pub use service::{Ads, Authenticate, Lost, Publisher};
 pub use topology::{Endpoint, Issuer, Keys, Topology, Trust, Upstream};

@@ -28,6 +28,7 @@ mod p27_owners_deleted;
 mod p28_no_credential_leaks;
 mod p29_outages;
 mod p32_big_bodies;
+mod p42_scoped_groups;
 mod refusals;
 mod refusals_of_state;
 mod sdk;
