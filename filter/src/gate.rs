@@ -1,25 +1,30 @@
 //! The gate: the filter in the listener's chain. Who asks, for what, and may they; at the end, what it came to.
 
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 
 use sluicegate_core::dialect::openai::models::{list_body, model_body};
 use sluicegate_core::dialect::openai::routes::{Route, route};
 use sluicegate_core::dialect::openai::{self, Operation};
 use sluicegate_core::exchange::{Closing, Head, Identity, Moment, Reading, Ticket, Turned, label, log};
+use sluicegate_core::plugin::Attached;
 use sluicegate_core::policy::names;
 use sluicegate_core::proto::dataplane::Record;
 use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::CompiledProfile;
 
+use crate::attached;
 use crate::body;
 use crate::host::{self, Map};
 use crate::reply::LocalReply;
 use crate::vm::{Action, Shared};
 
 /// One client request, as the gate sees it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Gate {
     stage: Stage,
+    /// Where the listener is somebody else's.
+    attached: Option<Rc<Attached>>,
 }
 
 #[derive(Debug, Default)]
@@ -35,34 +40,48 @@ enum Stage {
     Admitted,
     /// Answered by the gate; the record, if there is one, goes to the ledger.
     Answered(Option<Box<Record>>),
+    /// Somebody else's.
+    Passed,
 }
 
 enum Arrival {
     Body(Box<Reading>),
     Answer(LocalReply),
+    NotOurs,
 }
 
 impl Gate {
-    pub fn request_headers(&mut self, end: bool, shared: &mut Shared) -> Action {
-        match arrive(end, shared) {
-            Ok(Arrival::Body(reading)) => self.stage = Stage::Reading(reading),
+    pub fn new(attached: Option<Rc<Attached>>) -> Self {
+        Self { stage: Stage::New, attached }
+    }
+
+    pub fn request_headers(&mut self, context: u32, end: bool, shared: &mut Shared) -> Action {
+        match arrive(end, self.attached.as_deref(), shared) {
+            Ok(Arrival::Body(reading)) => {
+                shared.gate_pauses.begin(context, reading.ticket.started.0);
+                self.stage = Stage::Reading(reading);
+            }
+            Ok(Arrival::NotOurs) => self.stage = Stage::Passed,
             Ok(Arrival::Answer(reply)) => {
                 reply.send();
                 self.stage = Stage::Answered(None);
             }
             Err(turned) => self.turn_away(*turned, shared),
         }
-        Action::Pause
+        self.request_action()
     }
 
     /// `size` counts all that is buffered: while a request is paused the host keeps what came before.
     pub fn request_body(&mut self, context: u32, size: usize, end: bool, shared: &mut Shared) -> Action {
         match std::mem::take(&mut self.stage) {
-            Stage::Reading(reading) => match body::read(reading, size) {
-                Ok(reading) if end => self.admit(context, reading, shared),
-                Ok(reading) => self.stage = Stage::Reading(reading),
-                Err(turned) => self.turn_away(*turned, shared),
-            },
+            Stage::Reading(reading) => {
+                shared.gate_pauses.works();
+                match body::read(reading, size) {
+                    Ok(reading) if end => self.admit(context, reading, shared),
+                    Ok(reading) => self.stage = Stage::Reading(reading),
+                    Err(turned) => self.turn_away(*turned, shared),
+                }
+            }
             other => self.stage = other,
         }
         self.request_action()
@@ -71,7 +90,10 @@ impl Gate {
     /// The end of the stream can come in trailers; admission happens here then.
     pub fn request_trailers(&mut self, context: u32, shared: &mut Shared) -> Action {
         match std::mem::take(&mut self.stage) {
-            Stage::Reading(reading) => self.admit(context, reading, shared),
+            Stage::Reading(reading) => {
+                shared.gate_pauses.works();
+                self.admit(context, reading, shared);
+            }
             other => self.stage = other,
         }
         self.request_action()
@@ -80,7 +102,7 @@ impl Gate {
     /// A request that waits is answered with `Pause` at each of its callbacks: `Continue` would release it.
     fn request_action(&self) -> Action {
         match self.stage {
-            Stage::Admitted => Action::Continue,
+            Stage::Admitted | Stage::Passed => Action::Continue,
             Stage::New | Stage::Reading(_) | Stage::Parked(_) | Stage::Answered(_) => Action::Pause,
         }
     }
@@ -114,6 +136,19 @@ impl Gate {
         }
     }
 
+    /// Its body is still to come.
+    pub fn is_reading(&self) -> bool {
+        matches!(self.stage, Stage::Reading(_))
+    }
+
+    /// For the root, as [`Self::unpark`]: the body will not come.
+    pub fn give_up(&mut self, refusal: Refusal, shared: &mut Shared) {
+        match std::mem::take(&mut self.stage) {
+            Stage::Reading(reading) => self.turn_away(Turned { refusal, ticket: reading.ticket }, shared),
+            other => self.stage = other,
+        }
+    }
+
     /// Happens once to a request, and nothing else lets one through.
     fn decide(&mut self, context: u32, reading: Box<Reading>, shared: &mut Shared) {
         let Some(policy) = shared.policy.clone() else {
@@ -121,10 +156,15 @@ impl Gate {
         };
         let now = host::now();
         let moment = Moment { now, now_ns: shared.control_plane_time(now), random: shared.random() };
-        let exchange = match reading.admit(&policy, moment) {
+        let mut exchange = match reading.admit(&policy, moment) {
             Ok(exchange) => exchange,
             Err(turned) => return self.turn_away(*turned, shared),
         };
+        if let Some(attached) = &self.attached
+            && let Err(refusal) = attached::send(attached, &mut exchange)
+        {
+            return self.turn_away(Turned { refusal, ticket: exchange.ticket }, shared);
+        }
         let plan = log::admitted(shared.origin(context), &exchange.plan());
         if mark(&plan, &exchange.cluster, exchange.positions.len()).is_err() {
             let refusal = Refusal::Internal { what: "the request could not be marked as admitted" };
@@ -138,7 +178,7 @@ impl Gate {
         LocalReply::refusal(&refusal, ticket.operation).send();
         let now = host::now();
         let record = ticket.close(Some(&refusal), now, shared.control_plane_time(now));
-        shared.metrics.refused(&refusal);
+        shared.refused(&refusal);
         // What has no owner is not booked without end: a flood of bad keys is counted, and only a few are kept.
         let keep = ticket.identity != Identity::default() || shared.may_book_stranger(now);
         self.stage = Stage::Answered(keep.then(|| Box::new(record)));
@@ -157,9 +197,13 @@ impl Gate {
             && !exchange.replied()
         {
             let status = host::headers(Map::ResponseHeaders).ok().and_then(|h| h.status()).unwrap_or(503);
-            let refusal = Refusal::from_envoy(status);
+            let refusal = match &self.attached {
+                Some(_) if exchange.attempts() == 0 => Refusal::unadapted(status, &details()),
+                _ => Refusal::from_envoy(status),
+            };
             LocalReply::refusal(&refusal, exchange.ticket.operation).send();
-            exchange.refuse(refusal);
+            exchange.refuse(refusal.clone());
+            shared.refused(&refusal);
         }
         Action::Continue
     }
@@ -181,7 +225,7 @@ impl Gate {
                 vec![reading.ticket.close(None, now, shared.control_plane_time(now))]
             }
             Stage::Answered(Some(record)) => vec![*record],
-            Stage::New | Stage::Answered(None) => return,
+            Stage::New | Stage::Answered(None) | Stage::Passed => return,
         };
         // A failure costs the second witness of this one request, not the request.
         let value = log::recorded(shared.origin(context), &records);
@@ -191,14 +235,20 @@ impl Gate {
 }
 
 /// Everything that is decided on headers alone.
-fn arrive(end: bool, shared: &mut Shared) -> Result<Arrival, Box<Turned>> {
+fn arrive(end: bool, attached: Option<&Attached>, shared: &mut Shared) -> Result<Arrival, Box<Turned>> {
     let mut ticket = shared.ticket(host::now());
     let internal = |what| Refusal::Internal { what };
     let Ok(headers) = host::headers(Map::RequestHeaders) else {
         return Err(ticket.turned_away(internal("the request's headers are not readable")));
     };
+    if let Some(attached) = attached
+        && !attached::covers(attached, &headers)
+    {
+        let unmarked = |_| ticket.turned_away(internal("the request could not be marked as somebody else's"));
+        return attached::pass().map(|()| Arrival::NotOurs).map_err(unmarked);
+    }
     let mut head = Head::read(headers.iter(), openai::forwards);
-    if clean(&head).is_err() {
+    if clean(&head).is_err() || (attached.is_some() && attached::clean(&head).is_err()) {
         return Err(ticket.turned_away(internal("the request's headers are not writable")));
     }
     ticket.session = std::mem::take(&mut head.session);
@@ -232,6 +282,9 @@ fn arrive(end: bool, shared: &mut Shared) -> Result<Arrival, Box<Turned>> {
     ticket.route = operation.name();
     if end {
         return Err(ticket.turned_away(Refusal::InvalidJson { reason: "it is empty".to_owned() }));
+    }
+    if let Some(missing) = shared.gate_pauses.missing(ticket.started.0) {
+        return Err(ticket.turned_away(missing));
     }
     let limit = shared.max_body_bytes();
     Reading::new(ticket, head, operation, profile, limit).map(|reading| Arrival::Body(Box::new(reading)))

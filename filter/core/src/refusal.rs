@@ -62,7 +62,7 @@ pub enum Refusal {
     NotReady,
     /// Known keys were served through an outage for as long as allowed.
     StateTooOld,
-    /// The filter entry lacks an option it cannot work without.
+    /// Envoy's configuration lacks something the filter cannot work without.
     Misconfigured {
         option: &'static str,
     },
@@ -90,6 +90,19 @@ impl Refusal {
             500 => Self::Internal { what: "Envoy could not pass the answer on" },
             _ => Self::UpstreamUnavailable,
         }
+    }
+
+    /// For a reply to an admitted request that came without the adapter having seen an attempt; `details` are Envoy's
+    /// response code details.
+    pub fn unadapted(status: u32, details: &[u8]) -> Self {
+        let option = match details {
+            b"via_upstream" => "the adapter in the router's upstream_http_filters",
+            // The adapter's own word, from another VM.
+            b"filter_misconfigured" => "the same vm_id and code in both entries",
+            b"route_not_found" | b"cluster_not_found" | b"direct_response" => "the route for admitted requests",
+            _ => return Self::from_envoy(status),
+        };
+        Self::Misconfigured { option }
     }
 
     /// The HTTP status.
@@ -204,7 +217,7 @@ impl Refusal {
             Self::UploadStalled => "The request body stopped coming before it was whole.".into(),
             Self::NotReady => "The gateway has no current state and cannot check this key. Try again in a moment.".into(),
             Self::StateTooOld => "The gateway has been without its control plane for too long. Try again later.".into(),
-            Self::Misconfigured { option } => format!("The gateway's filter is configured without `{option}`. Tell your administrator."),
+            Self::Misconfigured { option } => format!("The gateway is configured without {option}. Tell your administrator."),
             Self::CredentialUnavailable => {
                 "The gateway has no usable credential for the provider of this model. Tell your administrator.".into()
             }
