@@ -163,7 +163,10 @@ fn render(attached: &Attached, control_plane: &ControlPlane, wasm: &str) -> Stri
     out.push_str(parts.next().unwrap_or_default());
     for part in parts {
         let (name, rest) = part.split_once("}}").unwrap_or_default();
-        out.extend(values.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str()));
+        match values.iter().find(|(known, _)| *known == name) {
+            Some((_, value)) => out.push_str(value),
+            None => out.extend(["{{", name, "}}"]),
+        }
         out.push_str(rest);
     }
     out
