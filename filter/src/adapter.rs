@@ -49,7 +49,9 @@ impl Adapter {
     /// Nothing reaches a provider but what the gate of this very VM admitted: the filter state names its exchange.
     fn begin(&mut self, shared: &mut Shared) -> Result<(), Refusal> {
         let state = host::property(&[names::FILTER_STATE_NAME]).ok().flatten().unwrap_or_default();
-        if self.attached.is_some() && state == names::PASSED.as_bytes() {
+        if let Some(attached) = &self.attached
+            && attached::is_theirs(attached, &state)
+        {
             return Ok(());
         }
         let gate = self.admitted(&state, shared)?;

@@ -30,6 +30,22 @@ pub fn pass() -> host::HostResult<()> {
     host::set_filter_state(names::FILTER_STATE_NAME, names::PASSED.as_bytes())
 }
 
+/// Whether an attempt is not ours: the gate said so, or no gate saw it (the copy that a mirroring route makes) and nothing
+/// about it is ours.
+pub fn is_theirs(attached: &Attached, state: &[u8]) -> bool {
+    if !state.is_empty() {
+        return state == names::PASSED.as_bytes();
+    }
+    let cluster = chosen_cluster();
+    let reaches_a_provider = attached.clusters.values().any(|reaches| reaches.as_bytes() == cluster);
+    let Ok(headers) = host::headers(Map::RequestHeaders) else { return false };
+    !cluster.is_empty() && !reaches_a_provider && !covers(attached, &headers)
+}
+
+fn chosen_cluster() -> Vec<u8> {
+    host::property(&["xds", "cluster_name"]).ok().flatten().unwrap_or_default()
+}
+
 /// Takes the client's credentials away, which no route of ours does here.
 pub fn clean(head: &Head) -> host::HostResult<()> {
     head.carriers.iter().try_for_each(|name| host::remove_header(Map::RequestHeaders, name.as_bytes()))
@@ -45,9 +61,8 @@ pub fn send(attached: &Attached, exchange: &mut Exchange) -> Result<(), Refusal>
 
 /// The one position of an exchange, if Envoy has chosen the cluster that reaches it: no other gets a credential.
 pub fn position(exchange: &Exchange) -> Result<Position, Refusal> {
-    let chosen = host::property(&["xds", "cluster_name"]).ok().flatten().unwrap_or_default();
     match exchange.positions.first() {
-        Some(position) if chosen == exchange.cluster.as_bytes() => Ok(*position),
+        Some(position) if chosen_cluster() == exchange.cluster.as_bytes() => Ok(*position),
         _ => Err(Refusal::Misconfigured { option: "the route for admitted requests" }),
     }
 }

@@ -183,6 +183,7 @@ fn manager(port: u16, pieces: Option<&Pieces>) -> Value {
         to("/h2/", "app-h2"),
         json!({"match": {"prefix": "/old/"}, "route": {"cluster": "app", "prefix_rewrite": "/new/"},
             "request_headers_to_add": [{"header": {"key": "x-old", "value": "1"}}]}),
+        json!({"match": {"prefix": "/mirrored/"}, "route": {"cluster": "app", "request_mirror_policies": [{"cluster": "app-h2"}]}}),
         to("/", "app"),
     ]);
     let mut filters = their_filters();

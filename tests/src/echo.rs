@@ -49,6 +49,11 @@ impl Echo {
         self.addr
     }
 
+    /// How many came since they were last taken.
+    pub fn seen(&self) -> usize {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// What came since this was last asked.
     pub fn take(&self) -> Vec<Seen> {
         std::mem::take(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))

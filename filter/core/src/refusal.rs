@@ -230,3 +230,21 @@ impl Refusal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_without_an_attempt_tells_what_is_missing() {
+        let option = |details: &[u8]| match Refusal::unadapted(503, details) {
+            Refusal::Misconfigured { option } => Some(option),
+            _ => None,
+        };
+        assert!(option(b"via_upstream").is_some_and(|o| o.contains("upstream_http_filters")));
+        assert!(option(b"filter_misconfigured").is_some_and(|o| o.contains("vm_id")));
+        assert!(option(b"route_not_found").is_some_and(|o| o.contains("route")));
+        assert_eq!(Refusal::unadapted(503, b"no_healthy_upstream"), Refusal::UpstreamUnavailable);
+        assert_eq!(Refusal::unadapted(504, b"response_timeout"), Refusal::UpstreamTimeout);
+    }
+}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use sluicegate_tests::attached::{Pieces, Theirs, knows, stack};
+use sluicegate_tests::attached::{CLUSTER, Pieces, Theirs, knows, stack};
 use sluicegate_tests::envoy::Envoy;
 use sluicegate_tests::ledger::Row;
 use sluicegate_tests::stack::CHAT;
@@ -28,8 +28,11 @@ fn chat(scene: &Scene<'_>, size: usize) -> Call {
     scene.chat_call(json!({"messages": [{"role": "user", "content": "x".repeat(size)}]}))
 }
 
+/// An option that was found missing is taken as known for a second; after it, the next request finds out again.
+const FORGOTTEN: Duration = Duration::from_millis(1_200);
+
 /// Each kind of request that has a body gets its 503 in time, and says what is missing.
-async fn all_are_refused(envoy: &Envoy, scene: &Scene<'_>, missing: &str) {
+async fn all_are_refused(envoy: &Envoy, scene: &Scene<'_>, missing: &str, between: Duration) {
     let mut asked = 0;
     for http in [Http::H1, Http::H2] {
         let trailers = vec![("x-a".to_owned(), "b".to_owned())];
@@ -43,6 +46,7 @@ async fn all_are_refused(envoy: &Envoy, scene: &Scene<'_>, missing: &str) {
         ];
         for call in calls {
             let what = format!("{http:?} {:.80}", format!("{:?}", call.body));
+            tokio::time::sleep(between).await;
             let started = Instant::now();
             let reply = send(http, envoy.addr(), call).await.unwrap();
             let (status, took) = (reply.status, started.elapsed());
@@ -88,7 +92,7 @@ fn a_gate_that_never_sees_bodies() {
         })
         .await;
         knows(&envoy, &scene).await;
-        all_are_refused(&envoy, &scene, "allow_on_headers_stop_iteration in the gate's entry").await;
+        all_are_refused(&envoy, &scene, "allow_on_headers_stop_iteration in the gate's entry", FORGOTTEN).await;
         for http in [Http::H1, Http::H2] {
             let status = async |call: Call| send(http, envoy.addr(), call).await.unwrap().status;
             assert_eq!(status(scene.chat_call(json!({})).body(Outgoing::Nothing)).await, 400, "what has no body");
@@ -109,7 +113,7 @@ fn an_adapter_that_never_sees_bodies() {
         })
         .await;
         knows(&envoy, &scene).await;
-        all_are_refused(&envoy, &scene, "allow_on_headers_stop_iteration in the adapter's entry").await;
+        all_are_refused(&envoy, &scene, "allow_on_headers_stop_iteration in the adapter's entry", FORGOTTEN).await;
         assert_eq!(reached(&scene).len(), 0);
     });
 }
@@ -126,7 +130,7 @@ fn a_router_without_the_adapter() {
         })
         .await;
         knows(&envoy, &scene).await;
-        all_are_refused(&envoy, &scene, "the adapter in the router's upstream_http_filters").await;
+        all_are_refused(&envoy, &scene, "the adapter in the router's upstream_http_filters", Duration::ZERO).await;
         let reached = reached(&scene);
         assert_eq!(reached.len(), 10);
         for request in reached {
@@ -146,7 +150,7 @@ fn entries_in_two_vms() {
         })
         .await;
         knows(&envoy, &scene).await;
-        all_are_refused(&envoy, &scene, "the same vm_id and code in both entries").await;
+        all_are_refused(&envoy, &scene, "the same vm_id and code in both entries", Duration::ZERO).await;
         assert_eq!(reached(&scene).len(), 0);
         assert_eq!(
             send(Http::H1, envoy.addr(), Call::post("/theirs", "x")).await.unwrap().status,
@@ -163,7 +167,7 @@ fn no_route_for_what_is_admitted() {
         let scene = stack().await.scene("no-route").await;
         let (theirs, envoy) = envoy(|pieces| pieces.route = None).await;
         knows(&envoy, &scene).await;
-        all_are_refused(&envoy, &scene, "the route for admitted requests").await;
+        all_are_refused(&envoy, &scene, "the route for admitted requests", Duration::ZERO).await;
         assert_eq!(theirs.app.take(), [], "and their own service, which their last route leads to, is spared");
         assert_eq!(reached(&scene).len(), 0);
     });
@@ -181,29 +185,34 @@ fn no_cluster_for_a_provider() {
         })
         .await;
         knows(&envoy, &scene).await;
-        all_are_refused(&envoy, &scene, "a cluster for this model's provider").await;
+        all_are_refused(&envoy, &scene, "a cluster for this model's provider", Duration::ZERO).await;
         assert_eq!(reached(&scene).len(), 0);
     });
 }
 
-/// Without a gate nothing is marked, and the adapter lets nothing of that listener pass.
+/// Without a gate nothing is marked: what is ours gets no further than the adapter.
 #[test]
 fn a_listener_without_the_gate() {
     side_by_side(async {
         let scene = stack().await.scene("no-gate").await;
-        let (theirs, envoy) = envoy(|pieces| pieces.gate = None).await;
+        let (theirs, envoy) = envoy(|pieces| {
+            pieces.gate = None;
+            // Whatever leads to a provider, too.
+            pieces.route = Some(json!({"match": {"prefix": "/past/"}, "route": {"cluster": CLUSTER}}));
+        })
+        .await;
         for http in [Http::H1, Http::H2] {
-            for call in
-                [scene.chat_call(json!({})), Call::get("/v1/models").bearer(&scene.key.secret), Call::get("/theirs")]
-            {
+            let past = Call { path: "/past/the/gate".into(), ..scene.chat_call(json!({})) };
+            for call in [scene.chat_call(json!({})), Call::get("/v1/models").bearer(&scene.key.secret), past] {
                 let reply = send(http, envoy.addr(), call).await.unwrap();
                 assert_eq!(reply.status, 503);
                 let body = reply.json().await.unwrap();
                 assert_eq!(body["error"]["code"], "filter_misconfigured");
                 assert!(body["error"]["message"].as_str().unwrap().contains("the gate in the listener's http_filters"));
             }
+            assert_eq!(send(http, envoy.addr(), Call::get("/theirs")).await.unwrap().status, 200, "what is not ours");
         }
-        assert_eq!(theirs.app.take(), []);
+        assert_eq!(theirs.app.take().len(), 2);
         assert_eq!(reached(&scene).len(), 0);
     });
 }
@@ -261,8 +270,7 @@ fn a_silent_client_does_not_wait_for_ever() {
         .await;
         knows(&envoy, &scene).await;
         assert_eq!(slowly(&envoy, &scene, Duration::from_secs(2)).await, (String::new(), 503));
-        // That the option is missing is known for a second.
-        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        tokio::time::sleep(FORGOTTEN).await;
         for http in [Http::H1, Http::H2] {
             let trailers = vec![("x-a".to_owned(), "b".to_owned())];
             let empty = scene.chat_call(json!({})).body(Outgoing::Pieces { pieces: Vec::new(), trailers });
