@@ -75,7 +75,7 @@ impl Adapter {
         self.edits = (!upstream.edits.is_empty()).then_some(upstream.edits);
         // A reply may be held, which is a pause at headers: whether that works is better known before anything is sent.
         self.probing = !shared.adapter_pauses.proven();
-        shared.adapter_pauses.begin(gate, now.0);
+        shared.adapter_pauses.begin(gate);
         Ok(())
     }
 
@@ -282,6 +282,7 @@ fn label_reply(exchange: &Exchange, not_for_clients: &[&[u8]]) {
     let (key, attempts) = (ticket.identity.key.to_string(), exchange.attempts().to_string());
     let headers: [(&str, &str); 7] = [
         (names::REQUEST_ID_HEADER, &operation),
+        // 0 where there was none: the holder of a token.
         ("x-sluicegate-key-id", &key),
         ("x-sluicegate-route", ticket.route),
         // The client named the model itself: no rule chose it.

@@ -1,12 +1,12 @@
 //! The gate: the filter in the listener's chain. Who asks, for what, and may they; at the end, what it came to.
 
-use std::net::{IpAddr, SocketAddr};
+mod arrival;
+mod caller;
+
 use std::rc::Rc;
 
 use sluicegate_core::dialect::openai::models::{list_body, model_body};
-use sluicegate_core::dialect::openai::routes::{Route, route};
-use sluicegate_core::dialect::openai::{self, Operation};
-use sluicegate_core::exchange::{Closing, Head, Identity, Moment, Reading, Ticket, Turned, label, log};
+use sluicegate_core::exchange::{Awaited, Closing, Identity, Moment, Mono, Reading, Ticket, Turned, label, log};
 use sluicegate_core::plugin::Attached;
 use sluicegate_core::policy::names;
 use sluicegate_core::proto::dataplane::Record;
@@ -18,6 +18,13 @@ use crate::body;
 use crate::host::{self, Map};
 use crate::reply::LocalReply;
 use crate::vm::{Action, Shared};
+use arrival::{Arrival, Request, Wants, arrive};
+use caller::Caller;
+
+/// How long a request waits for the policy of a VM that has just begun.
+const POLICY_WAIT_NS: u64 = 1_000_000_000;
+/// How long for who its holder is: shorter than its catch-all route, which would end it without a word.
+const IDENTITY_WAIT_NS: u64 = 4_000_000_000;
 
 /// One client request, as the gate sees it.
 #[derive(Debug)]
@@ -32,10 +39,10 @@ enum Stage {
     /// Before its headers, or between two stages.
     #[default]
     New,
-    /// Its key is good; its body is coming in.
-    Reading(Box<Reading>),
-    /// Its body is whole, but this VM has no policy yet. The root resumes it.
-    Parked(Box<Reading>),
+    /// Its body is coming in.
+    Reading(Request),
+    /// All of it is here, since then; what is missing is a policy, or who this is. The root resumes it.
+    Parked(Request, Mono),
     /// Its `Exchange` is in [`Shared::exchanges`] under this context's id.
     Admitted,
     /// Answered by the gate; the record, if there is one, goes to the ledger.
@@ -44,28 +51,20 @@ enum Stage {
     Passed,
 }
 
-enum Arrival {
-    Body(Box<Reading>),
-    Answer(LocalReply),
-    NotOurs,
-}
-
 impl Gate {
     pub fn new(attached: Option<Rc<Attached>>) -> Self {
         Self { stage: Stage::New, attached }
     }
 
     pub fn request_headers(&mut self, context: u32, end: bool, shared: &mut Shared) -> Action {
-        match arrive(end, self.attached.as_deref(), shared) {
-            Ok(Arrival::Body(reading)) => {
-                shared.gate_pauses.begin(context, reading.ticket.started.0);
-                self.stage = Stage::Reading(reading);
+        match arrive(context, end, self.attached.as_deref(), shared) {
+            Ok(Arrival::Body(request)) => {
+                shared.gate_pauses.begin(context);
+                self.stage = Stage::Reading(request);
             }
+            Ok(Arrival::Models(request)) => self.proceed(context, request, host::now(), shared),
+            Ok(Arrival::Answer(reply)) => self.answer(&reply),
             Ok(Arrival::NotOurs) => self.stage = Stage::Passed,
-            Ok(Arrival::Answer(reply)) => {
-                reply.send();
-                self.stage = Stage::Answered(None);
-            }
             Err(turned) => self.turn_away(*turned, shared),
         }
         self.request_action()
@@ -74,11 +73,11 @@ impl Gate {
     /// `size` counts all that is buffered: while a request is paused the host keeps what came before.
     pub fn request_body(&mut self, context: u32, size: usize, end: bool, shared: &mut Shared) -> Action {
         match std::mem::take(&mut self.stage) {
-            Stage::Reading(reading) => {
+            Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }) => {
                 shared.gate_pauses.works();
                 match body::read(reading, size) {
-                    Ok(reading) if end => self.admit(context, reading, shared),
-                    Ok(reading) => self.stage = Stage::Reading(reading),
+                    Ok(reading) if end => self.read(context, caller, reading, shared),
+                    Ok(reading) => self.stage = Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }),
                     Err(turned) => self.turn_away(*turned, shared),
                 }
             }
@@ -90,9 +89,9 @@ impl Gate {
     /// The end of the stream can come in trailers; admission happens here then.
     pub fn request_trailers(&mut self, context: u32, shared: &mut Shared) -> Action {
         match std::mem::take(&mut self.stage) {
-            Stage::Reading(reading) => {
+            Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }) => {
                 shared.gate_pauses.works();
-                self.admit(context, reading, shared);
+                self.read(context, caller, reading, shared);
             }
             other => self.stage = other,
         }
@@ -103,30 +102,53 @@ impl Gate {
     fn request_action(&self) -> Action {
         match self.stage {
             Stage::Admitted | Stage::Passed => Action::Continue,
-            Stage::New | Stage::Reading(_) | Stage::Parked(_) | Stage::Answered(_) => Action::Pause,
+            Stage::New | Stage::Reading(_) | Stage::Parked(..) | Stage::Answered(_) => Action::Pause,
         }
     }
 
     /// The body is whole.
-    fn admit(&mut self, context: u32, reading: Box<Reading>, shared: &mut Shared) {
-        let reading = match body::decode(reading) {
-            Ok(reading) => reading,
-            Err(turned) => return self.turn_away(*turned, shared),
-        };
-        if shared.policy.is_none() {
-            shared.park(context);
-            self.stage = Stage::Parked(reading);
-        } else {
-            self.decide(context, reading, shared);
+    fn read(&mut self, context: u32, caller: Caller, reading: Box<Reading>, shared: &mut Shared) {
+        match body::decode(reading) {
+            Ok(reading) => {
+                let request = Request { caller, wants: Wants::Exchange(reading) };
+                self.proceed(context, request, host::now(), shared);
+            }
+            Err(turned) => self.turn_away(*turned, shared),
         }
     }
 
-    /// For the root, which has made this context the effective one: there is a policy now, or no more time. Returns
-    /// whether the request is to be resumed.
+    /// All of the request is here, since `since`: it is decided, or waits for what is missing.
+    fn proceed(&mut self, context: u32, request: Request, since: Mono, shared: &mut Shared) {
+        let Request { caller, wants } = request;
+        let mut request = Request { caller: Caller::Token(String::new()), wants };
+        match caller.settle(context, request.ticket(), shared) {
+            Err(refusal) => self.turn_away(*request.turned_away(refusal), shared),
+            Ok(Caller::Known(profile)) if shared.policy.is_some() => match request.wants {
+                Wants::Exchange(reading) => self.decide(context, reading, &profile, shared),
+                Wants::Models(ticket, name) => self.list_models(ticket, name.as_deref(), &profile, shared),
+            },
+            Ok(caller) => self.park(context, Request { caller, ..request }, since, shared),
+        }
+    }
+
+    fn park(&mut self, context: u32, request: Request, since: Mono, shared: &mut Shared) {
+        let (awaited, patience) = match request.caller.awaits() {
+            Some(identity @ Awaited::Identity(_)) => (identity, IDENTITY_WAIT_NS),
+            Some(Awaited::Policy) | None => (Awaited::Policy, POLICY_WAIT_NS),
+        };
+        let until = Mono(since.0.saturating_add(patience));
+        if until <= host::now() || !shared.waiting.park(context, awaited, until) {
+            return self.turn_away(*request.turned_away(Refusal::NotReady), shared);
+        }
+        self.stage = Stage::Parked(request, since);
+    }
+
+    /// For the root, which has made this context the effective one: what was missing is here, or there is no more time.
+    /// Returns whether the request is to be resumed.
     pub fn unpark(&mut self, context: u32, shared: &mut Shared) -> bool {
         match std::mem::take(&mut self.stage) {
-            Stage::Parked(reading) => {
-                self.decide(context, reading, shared);
+            Stage::Parked(request, since) => {
+                self.proceed(context, request, since, shared);
                 matches!(self.stage, Stage::Admitted)
             }
             other => {
@@ -144,19 +166,19 @@ impl Gate {
     /// For the root, as [`Self::unpark`]: the body will not come.
     pub fn give_up(&mut self, refusal: Refusal, shared: &mut Shared) {
         match std::mem::take(&mut self.stage) {
-            Stage::Reading(reading) => self.turn_away(Turned { refusal, ticket: reading.ticket }, shared),
+            Stage::Reading(request) => self.turn_away(*request.turned_away(refusal), shared),
             other => self.stage = other,
         }
     }
 
     /// Happens once to a request, and nothing else lets one through.
-    fn decide(&mut self, context: u32, reading: Box<Reading>, shared: &mut Shared) {
+    fn decide(&mut self, context: u32, reading: Box<Reading>, profile: &CompiledProfile, shared: &mut Shared) {
         let Some(policy) = shared.policy.clone() else {
             return self.turn_away(Turned { refusal: Refusal::NotReady, ticket: reading.ticket }, shared);
         };
         let now = host::now();
         let moment = Moment { now, now_ns: shared.control_plane_time(now), random: shared.random() };
-        let mut exchange = match reading.admit(&policy, moment) {
+        let mut exchange = match reading.admit(profile, &policy, moment) {
             Ok(exchange) => exchange,
             Err(turned) => return self.turn_away(*turned, shared),
         };
@@ -174,6 +196,34 @@ impl Gate {
         self.stage = Stage::Admitted;
     }
 
+    /// The models this caller may use, or one of them. Nothing runs, so nothing is booked.
+    fn list_models(&mut self, ticket: Ticket, name: Option<&str>, profile: &CompiledProfile, shared: &mut Shared) {
+        let Some(policy) = &shared.policy else {
+            return self.turn_away(*ticket.turned_away(Refusal::NotReady), shared);
+        };
+        let body = match name {
+            None => {
+                let mut names: Vec<&str> =
+                    policy.models().filter(|m| profile.allows_model(m.id)).map(|m| m.name.as_str()).collect();
+                names.sort_unstable();
+                list_body(names)
+            }
+            Some(name) => match policy.model(name).filter(|m| profile.allows_model(m.id)) {
+                Some(model) => model_body(&model.name),
+                None => {
+                    let refusal = Refusal::UnknownModel { model: label(name.as_bytes()) };
+                    return self.turn_away(*ticket.turned_away(refusal), shared);
+                }
+            },
+        };
+        self.answer(&LocalReply::json(200, body, ticket.operation));
+    }
+
+    fn answer(&mut self, reply: &LocalReply) {
+        reply.send();
+        self.stage = Stage::Answered(None);
+    }
+
     fn turn_away(&mut self, Turned { refusal, ticket }: Turned, shared: &mut Shared) {
         LocalReply::refusal(&refusal, ticket.operation).send();
         let now = host::now();
@@ -187,9 +237,9 @@ impl Gate {
     /// A reply that the adapter did not see is Envoy's own: it is said again in the client's dialect.
     pub fn response_headers(&mut self, context: u32, shared: &mut Shared) -> Action {
         if let Stage::Reading(_) = self.stage
-            && let Stage::Reading(reading) = std::mem::take(&mut self.stage)
+            && let Stage::Reading(request) = std::mem::take(&mut self.stage)
         {
-            self.turn_away(Turned { refusal: Refusal::UploadStalled, ticket: reading.ticket }, shared);
+            self.turn_away(*request.turned_away(Refusal::UploadStalled), shared);
             return Action::Continue;
         }
         if let Stage::Admitted = self.stage
@@ -220,10 +270,11 @@ impl Gate {
                 shared.metrics.closed(&exchange, &records);
                 records
             }
-            // Left before its body was whole.
-            Stage::Reading(reading) | Stage::Parked(reading) => {
-                vec![reading.ticket.close(None, now, shared.control_plane_time(now))]
-            }
+            // Left before it was decided. Of who asks for models nothing is booked: nothing would have run.
+            Stage::Reading(request) | Stage::Parked(request, _) => match request.wants {
+                Wants::Exchange(reading) => vec![reading.ticket.close(None, now, shared.control_plane_time(now))],
+                Wants::Models(..) => return,
+            },
             Stage::Answered(Some(record)) => vec![*record],
             Stage::New | Stage::Answered(None) | Stage::Passed => return,
         };
@@ -232,96 +283,6 @@ impl Gate {
         let _ = host::set_filter_state(names::FILTER_STATE_NAME, value.as_bytes());
         shared.flow.book(context, records, now);
     }
-}
-
-/// Everything that is decided on headers alone.
-fn arrive(end: bool, attached: Option<&Attached>, shared: &mut Shared) -> Result<Arrival, Box<Turned>> {
-    let mut ticket = shared.ticket(host::now());
-    let internal = |what| Refusal::Internal { what };
-    let Ok(headers) = host::headers(Map::RequestHeaders) else {
-        return Err(ticket.turned_away(internal("the request's headers are not readable")));
-    };
-    if let Some(attached) = attached
-        && !attached::covers(attached, &headers)
-    {
-        let unmarked = |_| ticket.turned_away(internal("the request could not be marked as somebody else's"));
-        return attached::pass().map(|()| Arrival::NotOurs).map_err(unmarked);
-    }
-    let mut head = Head::read(headers.iter(), openai::forwards);
-    if clean(&head).is_err() || (attached.is_some() && attached::clean(&head).is_err()) {
-        return Err(ticket.turned_away(internal("the request's headers are not writable")));
-    }
-    ticket.session = std::mem::take(&mut head.session);
-    if let Some(reply) = LocalReply::probe(&head, || shared.is_ready()) {
-        return Ok(Arrival::Answer(reply));
-    }
-    if head.upgrade {
-        return Err(ticket.turned_away(Refusal::UpgradeNotSupported));
-    }
-    let key = match &head.key {
-        Ok(key) => *key,
-        Err(refusal) => return Err(ticket.turned_away(refusal.clone())),
-    };
-    let profile = match Identity::judge(shared.lookup(&key, ticket.started), client_address) {
-        Ok((identity, profile)) => {
-            ticket.identity = identity;
-            profile
-        }
-        Err((refusal, identity)) => {
-            ticket.identity = identity;
-            return Err(ticket.turned_away(refusal));
-        }
-    };
-    let operation = match route(&head.method, &head.path) {
-        Ok(Route::ChatCompletions) => Operation::ChatCompletions,
-        Ok(Route::Embeddings) => Operation::Embeddings,
-        Ok(Route::Models) => return models(ticket, None, &profile, shared),
-        Ok(Route::Model(name)) => return models(ticket, Some(&name), &profile, shared),
-        Err(refusal) => return Err(ticket.turned_away(refusal)),
-    };
-    ticket.route = operation.name();
-    if end {
-        return Err(ticket.turned_away(Refusal::InvalidJson { reason: "it is empty".to_owned() }));
-    }
-    if let Some(missing) = shared.gate_pauses.missing(ticket.started.0) {
-        return Err(ticket.turned_away(missing));
-    }
-    let limit = shared.max_body_bytes();
-    Reading::new(ticket, head, operation, profile, limit).map(|reading| Arrival::Body(Box::new(reading)))
-}
-
-/// The models this key may use, or one of them. Nothing runs, so nothing is booked.
-fn models(
-    ticket: Ticket,
-    name: Option<&str>,
-    profile: &CompiledProfile,
-    shared: &Shared,
-) -> Result<Arrival, Box<Turned>> {
-    let Some(policy) = &shared.policy else { return Err(ticket.turned_away(Refusal::NotReady)) };
-    let body = match name {
-        None => {
-            let mut names: Vec<&str> =
-                policy.models().filter(|m| profile.allows_model(m.id)).map(|m| m.name.as_str()).collect();
-            names.sort_unstable();
-            list_body(names)
-        }
-        Some(name) => match policy.model(name).filter(|m| profile.allows_model(m.id)) {
-            Some(model) => model_body(&model.name),
-            None => return Err(ticket.turned_away(Refusal::UnknownModel { model: label(name.as_bytes()) })),
-        },
-    };
-    Ok(Arrival::Answer(LocalReply::json(200, body, ticket.operation)))
-}
-
-/// Takes away what only we or Envoy may set, before the router reads it, and a key in the query before anything logs it.
-fn clean(head: &Head) -> host::HostResult<()> {
-    for name in &head.forged {
-        host::remove_header(Map::RequestHeaders, name.as_bytes())?;
-    }
-    if head.path_changed {
-        host::set_header(Map::RequestHeaders, b":path", head.path.as_bytes())?;
-    }
-    Ok(())
 }
 
 /// Makes the request one that the admitted route takes. The filter state comes first: writing a header makes Envoy match
@@ -333,13 +294,6 @@ fn mark(plan: &str, cluster: &str, positions: usize) -> host::HostResult<()> {
         host::set_header(Map::RequestHeaders, b"x-envoy-max-retries", retries.as_bytes())?;
     }
     host::set_header(Map::RequestHeaders, names::LIST_HEADER.as_bytes(), cluster.as_bytes())
-}
-
-/// The client's address, as far as Envoy trusts those before it.
-fn client_address() -> Option<IpAddr> {
-    let address = host::property(&["source", "address"]).ok()??;
-    let address: SocketAddr = std::str::from_utf8(&address).ok()?.parse().ok()?;
-    Some(address.ip())
 }
 
 fn details() -> Vec<u8> {

@@ -104,13 +104,13 @@ impl Vm {
         crate::count::tally::publish("ticks");
     }
 
-    /// Resumes what waits for a policy: at most 32 in one callback, because more overflow the VM's stack, and each once.
+    /// Resumes requests that waited: at most 32 in one callback, because more overflow the VM's stack, and each once. The
+    /// others follow on a tick soon.
     fn unpark(&mut self, root: u32) {
         const AT_ONCE: usize = 32;
-        let now = host::now().0;
+        let now = host::now();
         for _ in 0..AT_ONCE {
-            let due = self.shared.parked.front().is_some_and(|(_, by)| self.shared.policy.is_some() || *by <= now);
-            let Some((context, _)) = due.then(|| self.shared.parked.pop_front()).flatten() else { break };
+            let Some(context) = self.shared.waiting.next(now) else { break };
             let Some(Stream::Gate(gate)) = self.streams.get_mut(&context) else { continue };
             // A client that has left took its context with it; then the old one is still effective.
             if host::set_effective_context(context).is_err() {
@@ -121,6 +121,7 @@ impl Vm {
             }
             let _ = host::set_effective_context(root);
         }
+        self.shared.flow.pace(root, self.shared.waiting.has_due());
     }
 
     pub fn request_headers(&mut self, context: u32, end: bool) -> Action {
@@ -189,10 +190,14 @@ impl Vm {
         self.streams.remove(&context);
         self.roots.remove(&context);
         self.shared.exchanges.remove(&context);
+        self.shared.waiting.forget(context);
     }
 
-    pub fn grpc_message(&mut self, token: u32, size: usize) {
+    pub fn grpc_message(&mut self, root: u32, token: u32, size: usize) {
         self.root.message(token, size, &mut self.shared);
+        if self.shared.waiting.has_due() {
+            self.unpark(root);
+        }
     }
 
     pub fn grpc_closed(&mut self, token: u32, status: u32) {

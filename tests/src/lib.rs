@@ -14,6 +14,7 @@ pub mod echo;
 pub mod envoy;
 pub mod fault;
 pub mod interpose;
+pub mod issuer;
 pub mod ledger;
 pub mod load;
 pub mod process;

@@ -22,7 +22,7 @@ use super::{RunArgs, demo};
 use crate::admin;
 use crate::credentials::Secret;
 use crate::serve::{self, Config, ControlPlane};
-use crate::store::{NewNodeToken, Seeds};
+use crate::store::{NewNodeToken, Reachable, Seeds};
 use crate::tls::{Generated, Transport};
 use crate::xds::{ListenerConfig, WasmCode};
 
@@ -285,7 +285,7 @@ async fn enforced(
     report: &Report,
 ) -> anyhow::Result<()> {
     let began = Instant::now();
-    let Some((revision, ..)) = admin.store().clusters().await? else {
+    let Some(Reachable { revision, .. }) = admin.store().reachable().await? else {
         report.line("  policy         none: nothing is configured yet");
         return Ok(());
     };

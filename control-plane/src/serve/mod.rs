@@ -122,9 +122,9 @@ impl ControlPlane {
         store: &Store,
         keyring: &Arc<Keyring>,
     ) -> Result<(), ServeError> {
-        let (upkeep, stop) = (store.clone(), self.stop.child_token());
+        let (upkeep, stop) = (store.clone().keep_up(Arc::clone(keyring)), self.stop.child_token());
         self.spawn(async move {
-            let _ = stop.run_until_cancelled(upkeep.keep_up()).await;
+            let _ = stop.run_until_cancelled(upkeep).await;
         });
         let publisher = Publisher::spawn(store.clone(), Arc::clone(keyring));
         let clusters = Arc::new(xds::Publisher::new(&config.listener));
@@ -138,6 +138,7 @@ impl ControlPlane {
         let dataplane = dataplane::service(dataplane::Parts {
             store: store.clone(),
             publisher,
+            keyring: Arc::clone(keyring),
             authenticator,
             clusters: Arc::new(node::Clusters(ready)),
             stop: self.stop.child_token(),

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::document::{Document, Version, sections};
 use super::noun::{
-    self, Credential, DEFAULT_GROUP, Group, Key, Model, Noun, Org, Price, Provider, Stored, Team, User, Which,
+    self, Credential, DEFAULT_GROUP, Group, Issuer, Key, Model, Noun, Org, Price, Provider, Stored, Team, User, Which,
 };
 use super::{Store, Write, WriteError};
 
@@ -54,6 +54,7 @@ impl Write {
             rest.groups.retain(|group| group.noun.name != DEFAULT_GROUP);
             // Backwards, so that nothing goes before what refers to it.
             self.prune(rest.keys, &mut changes).await?;
+            self.prune(rest.issuers, &mut changes).await?;
             self.prune(rest.users, &mut changes).await?;
             self.prune(rest.teams, &mut changes).await?;
             self.prune(rest.orgs, &mut changes).await?;
@@ -123,6 +124,7 @@ struct Rest {
     orgs: Vec<Stored<Org>>,
     teams: Vec<Stored<Team>>,
     users: Vec<Stored<User>>,
+    issuers: Vec<Stored<Issuer>>,
     keys: Vec<Stored<Key>>,
 }
 
@@ -143,6 +145,7 @@ impl Store {
             orgs: all(&mut tx).await?,
             teams: all(&mut tx).await?,
             users: all(&mut tx).await?,
+            issuers: all(&mut tx).await?,
             keys: all(&mut tx).await?,
         })
     }

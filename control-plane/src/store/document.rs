@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Fault;
-use super::noun::{self, Credential, Group, Key, Model, Noun, Org, Price, Provider, Team, User};
+use super::noun::{self, Credential, Group, Issuer, Key, Model, Noun, Org, Price, Provider, Team, User};
 
 /// A declarative file. A section that is absent is left alone; one that is there is compared with the store.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -31,6 +31,8 @@ pub struct Document {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users: Option<Vec<User>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuers: Option<Vec<Issuer>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<Vec<Key>>,
 }
 
@@ -45,7 +47,7 @@ pub enum Version {
 /// Applies the given action to each section, in the order in which they refer to each other.
 macro_rules! sections {
     ($each:ident) => {
-        $each!(groups, providers, credentials, models, prices, orgs, teams, users, keys)
+        $each!(groups, providers, credentials, models, prices, orgs, teams, users, issuers, keys)
     };
 }
 pub(super) use sections;
@@ -130,6 +132,16 @@ impl Document {
             declared(&orgs, "org", &user.org, || format!("users[{i}].org"))?;
             if let Some(team) = &user.team {
                 declared(&teams, "team", &format!("{}/{team}", user.org), || format!("users[{i}].team"))?;
+            }
+        }
+        for (i, issuer) in self.issuers.iter().flatten().enumerate() {
+            let by_value = issuer.org_by.iter().flat_map(|by| &by.orgs);
+            let by_value = by_value.map(|(value, org)| (format!("org_by.orgs[{value:?}]"), org));
+            for (field, org) in issuer.org.iter().map(|org| ("org".to_owned(), org)).chain(by_value) {
+                declared(&orgs, "org", org, || format!("issuers[{i}].{field}"))?;
+            }
+            for (field, model) in issuer.model_names() {
+                declared(&models, "model", model, || format!("issuers[{i}].{field}"))?;
             }
         }
         for (i, key) in self.keys.iter().flatten().enumerate() {

@@ -9,6 +9,7 @@ mod endpoint;
 mod era;
 mod fault;
 mod feed;
+mod identity;
 mod ledger;
 mod maintenance;
 mod node_token;
@@ -39,12 +40,13 @@ pub use feed::{
     CHANNEL, Clock, Commits, CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, Parts, PolicyRow, ProfileRow,
     Reading,
 };
+pub use identity::Resolution;
 pub use ledger::{Inserted, LedgerRow, Reconciled, Recorded, Rejection, Witness};
 pub use maintenance::Swept;
 pub use node_token::{IssuedToken, NewNodeToken, Node, NodeToken};
 pub use noun::CREDENTIAL_SLOTS;
 pub(crate) use noun::credential_context;
-pub use policy::{Cluster, ProviderEndpoint};
+pub use policy::{Cluster, ProviderEndpoint, Reachable, TokenIssuer, TokenKeys};
 pub use profile::PROFILE_SLOTS;
 pub use read::{AuditEntry, EnvoyRow, SummaryBy, SummaryRow, UsageFilter, UsageRow};
 pub use roster::{EnvoyReport, Verdict};

@@ -22,8 +22,8 @@ use envoy_types::util::pack_any;
 use sluicegate_core::plugin::{Attached, PluginConfig, Role};
 use sluicegate_core::policy::names;
 
-use super::part;
 use super::route::{self, BUFFER_LIMIT, CATCH_ALL, STREAM_IDLE};
+use super::{jwt, part};
 
 /// Name of the listener.
 pub const NAME: &str = "sluicegate";
@@ -73,7 +73,7 @@ fn connection_manager(config: &ListenerConfig) -> hcm::HttpConnectionManager {
         codec_type: hcm::http_connection_manager::CodecType::Auto.into(),
         stat_prefix: "sluicegate".to_owned(),
         route_specifier: Some(hcm::http_connection_manager::RouteSpecifier::RouteConfig(route::table())),
-        http_filters: vec![plugin(config, names::GATE, Role::Gate), router(config)],
+        http_filters: vec![jwt::filter(), plugin(config, names::GATE, Role::Gate), router(config)],
         access_log: vec![access_log(config)],
         // Envoy's default of 5 minutes is shorter than a reasoning model may think.
         stream_idle_timeout: part::duration(STREAM_IDLE),

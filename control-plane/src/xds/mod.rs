@@ -5,6 +5,7 @@
 //! [`ClustersReady`] tells the rest of the control plane which policy revision an Envoy has the clusters for.
 
 mod cluster;
+mod jwt;
 mod listener;
 mod machine;
 mod part;
@@ -25,4 +26,4 @@ pub use resources::Resources;
 pub use retain::Retained;
 pub use route::not_for_providers;
 pub use service::{Ads, Authenticate, Publisher};
-pub use topology::{Endpoint, Topology, Trust, Upstream};
+pub use topology::{Endpoint, Issuer, Keys, Topology, Trust, Upstream};

@@ -9,8 +9,8 @@ use sluicegate_core::policy::names;
 
 use super::listener::{self, ListenerConfig};
 use super::machine::Kind;
-use super::topology::Topology;
-use super::{cluster, secret};
+use super::topology::{Keys, Topology};
+use super::{cluster, jwt, secret};
 
 /// What is sent to every Envoy. Immutable; a change makes a new one.
 #[derive(Clone, Debug)]
@@ -19,6 +19,7 @@ pub struct Resources {
     pub revision: u64,
     clusters: Set,
     secrets: Set,
+    extensions: Set,
     listeners: Set,
 }
 
@@ -36,6 +37,7 @@ impl Resources {
             revision: topology.revision,
             clusters: clusters(topology),
             secrets: secrets(topology),
+            extensions: extensions(topology),
             listeners: listeners(listener),
         }
     }
@@ -46,6 +48,7 @@ impl Resources {
             revision: topology.revision,
             clusters: clusters(topology),
             secrets: secrets(topology),
+            extensions: extensions(topology),
             listeners: self.listeners.clone(),
         }
     }
@@ -54,12 +57,13 @@ impl Resources {
         match kind {
             Kind::Cluster => &self.clusters,
             Kind::Secret => &self.secrets,
+            Kind::Extension => &self.extensions,
             Kind::Listener => &self.listeners,
         }
     }
 }
 
-/// Collects resources and hashes them. No resource has a protobuf map of more than one entry, so each has one encoding.
+/// Collects resources and hashes them.
 #[derive(Default)]
 struct Builder {
     hash: Sha256,
@@ -67,13 +71,18 @@ struct Builder {
 }
 
 impl Builder {
+    /// One that has a single encoding: without a protobuf map of more than one entry.
     fn add<T: prost::Name>(&mut self, name: String, resource: T) {
         let resource = pack_any(resource);
-        for part in [name.as_bytes(), resource.value.as_slice()] {
+        self.hash(&name, &resource.value);
+        self.items.insert(name, resource);
+    }
+
+    fn hash(&mut self, name: &str, content: &[u8]) {
+        for part in [name.as_bytes(), content] {
             self.hash.update((part.len() as u64).to_le_bytes());
             self.hash.update(part);
         }
-        self.items.insert(name, resource);
     }
 
     fn finish(self) -> Set {
@@ -90,17 +99,35 @@ fn clusters(topology: &Topology) -> Set {
     for (name, positions) in &topology.lists {
         set.add(name.clone(), cluster::list(name, positions));
     }
+    for (name, issuer) in &topology.issuers {
+        if let Keys::Fetched { endpoint, .. } = &issuer.keys {
+            set.add(name.clone(), cluster::issuer(name, endpoint));
+        }
+    }
     set.add(names::EMPTY_CLUSTER.to_owned(), cluster::empty());
     set.finish()
 }
 
 fn secrets(topology: &Topology) -> Set {
-    let bundles = topology.upstreams.values().filter_map(|u| secret::bundle(&u.endpoint.trust));
+    let issuers = topology.issuers.values().filter_map(|issuer| match &issuer.keys {
+        Keys::Fetched { endpoint, .. } => Some(endpoint),
+        Keys::Inline(_) => None,
+    });
+    let endpoints = topology.upstreams.values().map(|upstream| &upstream.endpoint).chain(issuers);
+    let bundles = endpoints.filter_map(|endpoint| secret::bundle(&endpoint.trust));
     let bundles: BTreeMap<_, _> = bundles.map(|bundle| (bundle.name.clone(), bundle)).collect();
     let mut set = Builder::default();
     for (name, bundle) in bundles {
         set.add(name, bundle);
     }
+    set.finish()
+}
+
+fn extensions(topology: &Topology) -> Set {
+    let (config, content) = jwt::config(topology);
+    let mut set = Builder::default();
+    set.hash(jwt::NAME, &content);
+    set.items.insert(jwt::NAME.to_owned(), pack_any(config));
     set.finish()
 }
 

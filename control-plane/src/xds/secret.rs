@@ -25,7 +25,7 @@ pub fn name(trust: &Trust) -> Option<String> {
     match trust {
         Trust::Plaintext => None,
         Trust::PublicRoots => Some(PUBLIC_ROOTS.to_owned()),
-        Trust::Ca { provider, .. } => Some(format!("sluicegate-ca-{provider}")),
+        Trust::Ca { owner, .. } => Some(format!("sluicegate-ca-{owner}")),
     }
 }
 

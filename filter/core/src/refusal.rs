@@ -11,6 +11,16 @@ pub enum Refusal {
     DisabledKey,
     /// Two different keys of ours in one request.
     TwoKeys,
+    /// A token (JWT) that Envoy did not verify, or that says too little.
+    InvalidToken {
+        reason: String,
+    },
+    /// Nothing can verify a token now: its issuer's keys cannot be fetched.
+    IssuerUnavailable,
+    /// The token is good, and its holder is nobody here.
+    IdentityNotAllowed {
+        reason: String,
+    },
     /// The key's org, team or user is blocked.
     OwnerBlocked {
         owner: &'static str,
@@ -113,8 +123,13 @@ impl Refusal {
             | Self::InvalidField { .. }
             | Self::DuplicateField { .. }
             | Self::BrokenEncoding { .. } => 400,
-            Self::MissingKey | Self::UnknownKey | Self::ExpiredKey | Self::DisabledKey => 401,
-            Self::OwnerBlocked { .. } | Self::NetworkNotAllowed | Self::ModelNotAllowed { .. } => 403,
+            Self::MissingKey | Self::UnknownKey | Self::ExpiredKey | Self::DisabledKey | Self::InvalidToken { .. } => {
+                401
+            }
+            Self::OwnerBlocked { .. }
+            | Self::NetworkNotAllowed
+            | Self::ModelNotAllowed { .. }
+            | Self::IdentityNotAllowed { .. } => 403,
             Self::UnknownModel { .. } | Self::UnknownRoute { .. } => 404,
             Self::MethodNotAllowed { .. } => 405,
             Self::UploadStalled => 408,
@@ -125,6 +140,7 @@ impl Refusal {
             Self::ProviderRefusedCredential { .. } => 502,
             Self::NotReady
             | Self::StateTooOld
+            | Self::IssuerUnavailable
             | Self::Misconfigured { .. }
             | Self::CredentialUnavailable
             | Self::UpstreamUnavailable => 503,
@@ -140,6 +156,9 @@ impl Refusal {
             Self::ExpiredKey => "expired_api_key",
             Self::DisabledKey => "disabled_api_key",
             Self::TwoKeys => "two_api_keys",
+            Self::InvalidToken { .. } => "invalid_token",
+            Self::IssuerUnavailable => "issuer_unavailable",
+            Self::IdentityNotAllowed { .. } => "identity_not_allowed",
             Self::OwnerBlocked { .. } => "owner_blocked",
             Self::NetworkNotAllowed => "network_not_allowed",
             Self::ModelNotAllowed { .. } => "model_not_allowed",
@@ -178,7 +197,11 @@ impl Refusal {
     /// Seconds for `Retry-After`, where trying again can help.
     pub fn retry_after(&self) -> Option<u32> {
         match self {
-            Self::NotReady | Self::StateTooOld | Self::CredentialUnavailable | Self::UpstreamUnavailable => Some(2),
+            Self::NotReady
+            | Self::StateTooOld
+            | Self::IssuerUnavailable
+            | Self::CredentialUnavailable
+            | Self::UpstreamUnavailable => Some(2),
             _ => None,
         }
     }
@@ -196,6 +219,11 @@ impl Refusal {
             Self::ExpiredKey => "This Sluicegate key has expired. Ask your administrator to renew it.".into(),
             Self::DisabledKey => "This Sluicegate key is disabled. Ask your administrator to enable it.".into(),
             Self::TwoKeys => "This request carries two different Sluicegate keys. Send one.".into(),
+            Self::InvalidToken { reason } => format!("The token of this request is not accepted: {reason}."),
+            Self::IssuerUnavailable => {
+                "The keys of the token's issuer cannot be fetched, so it cannot be verified. Try again in a moment.".into()
+            }
+            Self::IdentityNotAllowed { reason } => format!("The holder of this token may not ask here: {reason}."),
             Self::OwnerBlocked { owner } => format!("The {owner} this key belongs to is blocked. Ask your administrator."),
             Self::NetworkNotAllowed => "This key may not be used from your network address.".into(),
             Self::ModelNotAllowed { model } => format!("This key may not use the model `{model}`."),

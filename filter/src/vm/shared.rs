@@ -1,11 +1,11 @@
 //! What all streams of one VM work with.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use sluicegate_core::exchange::credential::KeyHash;
 use sluicegate_core::exchange::log::Origin;
-use sluicegate_core::exchange::{Exchange, Mono, Ticket};
+use sluicegate_core::exchange::{Awaited, Exchange, Mono, Ticket, Waiting};
 use sluicegate_core::policy::{Limits, Policy};
 use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::{Head, Lookup, Reader, Times};
@@ -17,8 +17,6 @@ use crate::metrics::Metrics;
 use crate::store::HostStore;
 use crate::vm::Pauses;
 
-/// How long a request waits for the policy of a VM that has just begun.
-const POLICY_WAIT_NS: u64 = 1_000_000_000;
 /// Refusals without an owner that are booked each second; the others are only counted.
 const STRANGERS_PER_SECOND: u32 = 10;
 
@@ -32,8 +30,8 @@ pub struct Shared {
     pub credentials: Credentials,
     pub flow: Flow,
     pub metrics: Metrics,
-    /// Requests that wait for a policy, with their deadlines.
-    pub parked: VecDeque<(u32, u64)>,
+    /// Requests that wait for a policy, or for who asks.
+    pub waiting: Waiting,
     /// Control-plane time minus the monotonic clock, ns.
     pub clock: i64,
     /// Of the process; 0 until it is known.
@@ -62,7 +60,7 @@ impl Shared {
             credentials: Credentials::new(),
             flow: Flow::new(vm),
             metrics: Metrics::default(),
-            parked: VecDeque::new(),
+            waiting: Waiting::default(),
             clock: 0,
             boot: 0,
             has_gate: false,
@@ -123,8 +121,10 @@ impl Shared {
         self.ready
     }
 
-    pub fn park(&mut self, context: u32) {
-        self.parked.push_back((context, host::now().0.saturating_add(POLICY_WAIT_NS)));
+    /// From now on requests are decided by this one.
+    pub fn install(&mut self, policy: Policy) {
+        self.policy = Some(Rc::new(policy));
+        self.waiting.arrived(Awaited::Policy);
     }
 
     /// Uniform over `u64`; splitmix64, seeded by the host's randomness. Draws lists, keeps no secret.
@@ -138,15 +138,12 @@ impl Shared {
     /// A client got a refusal. One that an administrator has to see is said in Envoy's log too, once a second.
     pub fn refused(&mut self, refusal: &Refusal) {
         self.metrics.refused(refusal);
+        let Refusal::Misconfigured { option } = refusal else { return };
         let second = host::now().0 / 1_000_000_000;
-        if let Refusal::Misconfigured { option } = refusal
-            && self.complained != second
-        {
+        if self.complained != second {
             self.complained = second;
-            host::log(
-                LogLevel::Error,
-                &format!("sluicegate: {}: Envoy is configured without {option}", refusal.code()),
-            );
+            let code = refusal.code();
+            host::log(LogLevel::Error, &format!("sluicegate: {code}: Envoy is configured without {option}"));
         }
     }
 

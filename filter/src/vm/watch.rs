@@ -69,9 +69,9 @@ impl Pauses {
     }
 
     /// A stream is paused at its headers.
-    pub fn begin(&mut self, gate: u32, now: u64) {
+    pub fn begin(&mut self, gate: u32) {
         if !self.proven {
-            self.waiting.push_back(Paused { gate, since: now, kept_back: None });
+            self.waiting.push_back(Paused { gate, since: host::now().0, kept_back: None });
         }
     }
 

@@ -12,6 +12,7 @@ mod attacks;
 mod bad_policy;
 mod encoded_requests;
 mod harness;
+mod identities;
 mod keys;
 mod lists;
 mod odd_providers;

@@ -13,7 +13,7 @@ use super::extract::{Body, Query};
 use super::{Error, Shared};
 use crate::admin::auth::Actor;
 use crate::admin::{IssuedKey, Page, Problem};
-use crate::store::noun::{Credential, Group, Key, Model, Org, Price, Provider, Stored, Team, User};
+use crate::store::noun::{Credential, Group, Issuer, Key, Model, Org, Price, Provider, Stored, Team, User};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -119,6 +119,7 @@ noun_routes!(prices, Price, "/v1/prices", "/v1/prices/{name}");
 noun_routes!(orgs, Org, "/v1/orgs", "/v1/orgs/{name}");
 noun_routes!(teams, Team, "/v1/teams", "/v1/teams/{name}");
 noun_routes!(users, User, "/v1/users", "/v1/users/{name}");
+noun_routes!(issuers, Issuer, "/v1/issuers", "/v1/issuers/{name}");
 noun_routes!(groups, Group, "/v1/groups", "/v1/groups/{name}");
 noun_routes!(@common keys, Key, "/v1/keys", "/v1/keys/{name}", {
     /// The answer shows the secret, once.
@@ -207,5 +208,6 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .merge(user_blocks::routes())
         .merge(keys::routes())
         .routes(routes!(rotate_key))
+        .merge(issuers::routes())
         .merge(groups::routes())
 }

@@ -4,6 +4,7 @@
 
 mod credential;
 mod group;
+mod issuer;
 mod key;
 mod model;
 mod owner;
@@ -25,8 +26,11 @@ pub(crate) use credential::context as credential_context;
 pub use credential::{CREDENTIAL_SLOTS, Credential, CredentialFacts};
 pub(super) use group::DEFAULT as DEFAULT_GROUP;
 pub use group::Group;
+pub use issuer::{ClaimPath, Grant, Issuer, OrgBy, Required, Roles};
+pub(super) use key::prefix;
 pub use key::{Key, KeyFacts};
 pub use model::{Model, Target};
+pub(super) use owner::org_of;
 pub use owner::{BlockFacts, Org, Team, User};
 pub use price::{Dollars, Price, Tier};
 pub use provider::{Dialect, Provider};

@@ -137,7 +137,7 @@ fn mixed(revision: u64) -> Topology {
         endpoint: Endpoint { host: host.to_owned(), port: 443, trust },
     };
     let mut topology = Topology { revision, ..Default::default() };
-    let own = Trust::Ca { provider: 9, pem };
+    let own = Trust::Ca { owner: "9".into(), pem };
     topology.add_list(&[at(1, "provider.invalid", Trust::PublicRoots), at(2, "127.0.0.1", Trust::Plaintext)]);
     topology.add_list(&[at(3, "localhost", own.clone()), at(4, "::1", own)]);
     topology

@@ -78,7 +78,7 @@ fn a_reconnecting_envoy_is_sent_only_what_it_lacks() {
 #[test]
 fn secrets_are_sent_by_name_and_again_when_more_are_asked_for() {
     let mut with_ca = topology(1, &[&[1]]);
-    let trust = Trust::Ca { provider: 5, pem: "pem".into() };
+    let trust = Trust::Ca { owner: "5".into(), pem: "pem".into() };
     let endpoint = Endpoint { host: "p.invalid".into(), port: 443, trust };
     with_ca.add_list(&[Upstream { position: Position { backend: 2, credential: 0 }, endpoint }]);
     let current = Arc::new(Resources::new(&with_ca, &listener_config()));

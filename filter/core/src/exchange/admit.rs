@@ -68,13 +68,12 @@ impl Identity {
     }
 }
 
-/// A request whose key is good and whose body is coming in.
+/// A request whose body is coming in.
 #[derive(Debug)]
 pub struct Reading {
     pub ticket: Ticket,
     operation: Operation,
     path: String,
-    profile: Rc<CompiledProfile>,
     private: Vec<String>,
     scanner: Scanner,
     /// How the body comes, where it is not as it is.
@@ -101,13 +100,7 @@ impl Reading {
     ///
     /// # Errors
     /// A body that is announced too large, or in a coding that is not known.
-    pub fn new(
-        ticket: Ticket,
-        head: Head,
-        operation: Operation,
-        profile: Rc<CompiledProfile>,
-        limit: u64,
-    ) -> Result<Self, Box<Turned>> {
+    pub fn new(ticket: Ticket, head: Head, operation: Operation, limit: u64) -> Result<Self, Box<Turned>> {
         let coding = match head.content_encoding {
             None => None,
             Some(encoding) => match Coding::named(&encoding) {
@@ -120,7 +113,7 @@ impl Reading {
         }
         let scanner = request::scanner(operation);
         let Head { path, private, .. } = head;
-        Ok(Self { ticket, operation, path, profile, private, scanner, coding, received: 0, body_bytes: 0, limit })
+        Ok(Self { ticket, operation, path, private, scanner, coding, received: 0, body_bytes: 0, limit })
     }
 
     /// How many bytes have come so far.
@@ -167,11 +160,16 @@ impl Reading {
         self.scanner.push(bytes).map_err(request::refusal)
     }
 
-    /// The body is whole: admits the request, or says why not.
+    /// The body is whole: admits the request of somebody who may do what `profile` says, or says why not.
     ///
     /// # Errors
-    /// Bad fields, a model that does not exist or that the key may not use.
-    pub fn admit(mut self, policy: &Rc<Policy>, moment: Moment) -> Result<Exchange, Box<Turned>> {
+    /// Bad fields, a model that does not exist or that may not be used.
+    pub fn admit(
+        mut self,
+        profile: &CompiledProfile,
+        policy: &Rc<Policy>,
+        moment: Moment,
+    ) -> Result<Exchange, Box<Turned>> {
         let fields = match self.scanner.finish().map_err(request::refusal).and_then(|s| request::read(&s)) {
             Ok(fields) => fields,
             Err(refusal) => return Err(self.ticket.turned_away(refusal)),
@@ -181,7 +179,7 @@ impl Reading {
         let Some(model) = policy.model(&fields.model) else {
             return Err(self.ticket.turned_away(Refusal::UnknownModel { model: requested }));
         };
-        if !self.profile.allows_model(model.id) {
+        if !profile.allows_model(model.id) {
             return Err(self.ticket.turned_away(Refusal::ModelNotAllowed { model: requested }));
         }
         let list = model.draw(moment.random);

@@ -1,6 +1,6 @@
 //! A request's headers, read once.
 
-use super::credential::{CARRIERS, Finder, KeyHash};
+use super::credential::{CARRIERS, Finder, KeyHash, looks_like_token};
 use crate::refusal::Refusal;
 
 /// How much of a client's session id and model name is kept.
@@ -15,6 +15,8 @@ pub struct Head {
     /// The path above differs from what came: it has to be written back before anything logs it.
     pub path_changed: bool,
     pub key: Result<KeyHash, Refusal>,
+    /// There is a token (JWT) in it that Envoy did not verify.
+    pub unverified_token: bool,
     pub content_length: Option<u64>,
     /// Of the body, other than `identity`.
     pub content_encoding: Option<String>,
@@ -43,6 +45,7 @@ impl Head {
             path: String::new(),
             path_changed: false,
             key: Err(Refusal::MissingKey),
+            unverified_token: false,
             content_length: None,
             content_encoding: None,
             upgrade: false,
@@ -83,6 +86,7 @@ impl Head {
                 let before = self.content_encoding.take().map(|before| before + ", ").unwrap_or_default();
                 self.content_encoding = Some(before + &label(value));
             }
+            b"authorization" => self.unverified_token = looks_like_token(value),
             b"upgrade" => self.upgrade = true,
             // Extended CONNECT is HTTP/2's form of an upgrade.
             b":protocol" => self.upgrade = true,
