@@ -109,7 +109,8 @@ impl Refusal {
             b"via_upstream" => "the adapter in the router's upstream_http_filters",
             // The adapter's own word, from another VM.
             b"filter_misconfigured" => "the same vm_id and code in both entries",
-            b"route_not_found" | b"cluster_not_found" | b"direct_response" => "the route for admitted requests",
+            b"route_not_found" | b"direct_response" => "the route for admitted requests",
+            b"cluster_not_found" => "a cluster for this model's provider",
             _ => return Self::from_envoy(status),
         };
         Self::Misconfigured { option }

@@ -321,6 +321,8 @@ fn a_scope_of_hosts() {
             assert_eq!(reply.starts_with("HTTP/1.1 401"), ours, "{host}: {reply}");
         }
         assert_eq!(theirs.app.take().len(), 2);
+        let ready = send(Http::H1, envoy.addr(), Call::get("/sluicegate/ready")).await.unwrap();
+        assert_eq!((ready.status, ready.text().await.unwrap().as_str()), (200, r#"{"ready":true}"#));
     });
 }
 

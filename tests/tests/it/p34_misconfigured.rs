@@ -173,20 +173,25 @@ fn no_route_for_what_is_admitted() {
     });
 }
 
+/// Neither where nothing is said of the provider, nor where the cluster that is named is not there.
 #[test]
 fn no_cluster_for_a_provider() {
     side_by_side(async {
-        let scene = stack().await.scene("no-cluster").await;
-        let (_theirs, envoy) = envoy(|pieces| {
-            for entry in [&mut pieces.gate, &mut pieces.adapter] {
-                let value = &mut Pieces::plugin(entry)["configuration"]["value"];
-                *value = value.as_str().unwrap().replace(r#""scripted":"#, r#""other":"#).into();
-            }
-        })
-        .await;
-        knows(&envoy, &scene).await;
-        all_are_refused(&envoy, &scene, "a cluster for this model's provider", Duration::ZERO).await;
-        assert_eq!(reached(&scene).len(), 0);
+        for (said, instead) in [(r#""scripted":"#, r#""other":"#), (CLUSTER, "nowhere")] {
+            let scene = stack().await.scene("no-cluster").await;
+            let (_theirs, envoy) = envoy(|pieces| {
+                for entry in [&mut pieces.gate, &mut pieces.adapter] {
+                    let value = &mut Pieces::plugin(entry)["configuration"]["value"];
+                    let text = value.as_str().unwrap();
+                    assert_eq!(text.matches(said).count(), 1, "{text}");
+                    *value = text.replace(said, instead).into();
+                }
+            })
+            .await;
+            knows(&envoy, &scene).await;
+            all_are_refused(&envoy, &scene, "a cluster for this model's provider", Duration::ZERO).await;
+            assert_eq!(reached(&scene).len(), 0);
+        }
     });
 }
 
