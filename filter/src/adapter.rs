@@ -214,7 +214,7 @@ impl Adapter {
         let attempt = self.attempt;
         if let Some(exchange) = self.exchange(shared)
             && exchange.waits(attempt)
-            && matches!(host::property(&["upstream", "local_address"]), Ok(None))
+            && host::never_connected()
         {
             exchange.never_sent(attempt);
         }

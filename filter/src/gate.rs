@@ -23,8 +23,8 @@ use caller::Caller;
 
 /// How long a request waits for the policy of a VM that has just begun.
 const POLICY_WAIT_NS: u64 = 1_000_000_000;
-/// How long for who its holder is: shorter than its catch-all route, which would end it without a word.
-const IDENTITY_WAIT_NS: u64 = 4_000_000_000;
+/// How long for anything else: shorter than its catch-all route, which would end it without a word.
+const PATIENCE_NS: u64 = 4_000_000_000;
 
 /// One client request, as the gate sees it.
 #[derive(Debug)]
@@ -106,19 +106,60 @@ impl Gate {
         }
     }
 
-    /// The body is whole.
-    fn read(&mut self, context: u32, caller: Caller, reading: Box<Reading>, shared: &mut Shared) {
-        match body::decode(reading) {
-            Ok(reading) => {
-                let request = Request { caller, wants: Wants::Exchange(reading) };
-                self.proceed(context, request, host::now(), shared);
+    /// The body is whole. One that is compressed is decoded at once if that is soon done, and otherwise waits for its turn.
+    fn read(&mut self, context: u32, caller: Caller, mut reading: Box<Reading>, shared: &mut Shared) {
+        let now = host::now();
+        let decoded = match (reading.is_encoded(), shared.decodings.at_once(now.0)) {
+            (false, _) => Ok(true),
+            (true, None) => Ok(false),
+            (true, Some(until)) => {
+                let decoded = decode(context, &mut reading, until, shared);
+                shared.decodings.spend(host::now().0.saturating_sub(now.0));
+                decoded
             }
-            Err(turned) => self.turn_away(*turned, shared),
+        };
+        let request = Request { caller, wants: Wants::Exchange(reading) };
+        match decoded {
+            Err(refusal) => self.turn_away(*request.turned_away(refusal), shared),
+            Ok(true) => self.proceed(context, request, now, shared),
+            Ok(false) => {
+                let until = Mono(now.0.saturating_add(PATIENCE_NS));
+                if !shared.decodings.wait(context) || !shared.waiting.park(context, Awaited::Turn, until) {
+                    return self.turn_away(*request.turned_away(Refusal::GatewayBusy), shared);
+                }
+                shared.flow.hurry(context);
+                self.stage = Stage::Parked(request, now);
+            }
         }
+    }
+
+    /// For the root, which has made this context the effective one: goes on decoding until `until`. Returns whether the
+    /// request is to be resumed.
+    pub fn decode_on(&mut self, context: u32, until: u64, shared: &mut Shared) -> bool {
+        let Stage::Parked(Request { wants: Wants::Exchange(reading), .. }, _) = &mut self.stage else {
+            shared.decodings.done(context);
+            return false;
+        };
+        let decoded = decode(context, reading, until, shared);
+        if let Ok(false) = decoded {
+            return false;
+        }
+        shared.decodings.done(context);
+        shared.waiting.forget(context);
+        if let Stage::Parked(request, since) = std::mem::take(&mut self.stage) {
+            match decoded {
+                Err(refusal) => self.turn_away(*request.turned_away(refusal), shared),
+                Ok(_) => self.proceed(context, request, since, shared),
+            }
+        }
+        matches!(self.stage, Stage::Admitted)
     }
 
     /// All of the request is here, since `since`: it is decided, or waits for what is missing.
     fn proceed(&mut self, context: u32, request: Request, since: Mono, shared: &mut Shared) {
+        if matches!(&request.wants, Wants::Exchange(reading) if reading.is_encoded()) {
+            return self.turn_away(*request.turned_away(Refusal::GatewayBusy), shared);
+        }
         let Request { caller, wants } = request;
         let mut request = Request { caller: Caller::Token(String::new()), wants };
         match caller.settle(context, request.ticket(), shared) {
@@ -133,8 +174,8 @@ impl Gate {
 
     fn park(&mut self, context: u32, request: Request, since: Mono, shared: &mut Shared) {
         let (awaited, patience) = match request.caller.awaits() {
-            Some(identity @ Awaited::Identity(_)) => (identity, IDENTITY_WAIT_NS),
-            Some(Awaited::Policy) | None => (Awaited::Policy, POLICY_WAIT_NS),
+            Some(identity @ Awaited::Identity(_)) => (identity, PATIENCE_NS),
+            Some(Awaited::Policy | Awaited::Turn) | None => (Awaited::Policy, POLICY_WAIT_NS),
         };
         let until = Mono(since.0.saturating_add(patience));
         if until <= host::now() || !shared.waiting.park(context, awaited, until) {
@@ -239,14 +280,19 @@ impl Gate {
         if let Stage::Reading(_) = self.stage
             && let Stage::Reading(request) = std::mem::take(&mut self.stage)
         {
-            self.turn_away(*request.turned_away(Refusal::UploadStalled), shared);
+            let refusal = match reply_status() {
+                Some(400) => Refusal::MalformedRequest,
+                Some(413) => Refusal::BodyTooLarge { limit: None },
+                Some(_) | None => Refusal::UploadStalled,
+            };
+            self.turn_away(*request.turned_away(refusal), shared);
             return Action::Continue;
         }
         if let Stage::Admitted = self.stage
             && let Some(exchange) = shared.exchanges.get_mut(&context)
             && !exchange.replied()
         {
-            let status = host::headers(Map::ResponseHeaders).ok().and_then(|h| h.status()).unwrap_or(503);
+            let status = reply_status().unwrap_or(503);
             let refusal = match &self.attached {
                 Some(_) if exchange.attempts() == 0 => Refusal::unadapted(status, &details()),
                 _ => Refusal::from_envoy(status),
@@ -266,6 +312,13 @@ impl Gate {
                 let Some(mut exchange) = shared.exchanges.remove(&context) else { return };
                 // Asked only when something went wrong: a property costs as much as the rest of this callback.
                 let details = if exchange.ended() { Vec::new() } else { details() };
+                // The client may leave before its adapter hears of it.
+                if let Some(last) = exchange.attempts().checked_sub(1)
+                    && exchange.waits(last)
+                    && host::never_connected()
+                {
+                    exchange.never_sent(last);
+                }
                 let records = exchange.close(Closing { now, details: &details });
                 shared.metrics.closed(&exchange, &records);
                 records
@@ -278,9 +331,12 @@ impl Gate {
             Stage::Answered(Some(record)) => vec![*record],
             Stage::New | Stage::Answered(None) | Stage::Passed => return,
         };
-        // A failure costs the second witness of this one request, not the request.
-        let value = log::recorded(shared.origin(context), &records);
-        let _ = host::set_filter_state(names::FILTER_STATE_NAME, value.as_bytes());
+        // Before the process's identity is known a record in the log would be another one than that which is sent. A failure
+        // costs the second witness of this one request, not the request.
+        if shared.boot != 0 {
+            let value = log::recorded(shared.origin(context), &records);
+            let _ = host::set_filter_state(names::FILTER_STATE_NAME, value.as_bytes());
+        }
         shared.flow.book(context, records, now);
     }
 }
@@ -294,6 +350,17 @@ fn mark(plan: &str, cluster: &str, positions: usize) -> host::HostResult<()> {
         host::set_header(Map::RequestHeaders, b"x-envoy-max-retries", retries.as_bytes())?;
     }
     host::set_header(Map::RequestHeaders, names::LIST_HEADER.as_bytes(), cluster.as_bytes())
+}
+
+/// Decodes until `until`; `false` while there is more to do.
+fn decode(context: u32, reading: &mut Reading, until: u64, shared: &mut Shared) -> Result<bool, Refusal> {
+    let Some(bytes) = body::decode(reading, until)? else { return Ok(false) };
+    if shared.decodings.hold(context, bytes) { Ok(true) } else { Err(Refusal::GatewayBusy) }
+}
+
+/// Of the reply that is on its way to the client.
+fn reply_status() -> Option<u32> {
+    host::headers(Map::ResponseHeaders).ok().and_then(|headers| headers.status())
 }
 
 fn details() -> Vec<u8> {

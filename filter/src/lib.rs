@@ -10,6 +10,7 @@ mod body;
 #[macro_use]
 mod count;
 mod credentials;
+mod decodings;
 mod flow;
 mod gate;
 mod host;

@@ -68,6 +68,10 @@ pub enum Refusal {
     },
     /// The body stopped coming.
     UploadStalled,
+    /// The request itself is not HTTP: Envoy refused it in the middle of its body.
+    MalformedRequest,
+    /// As much is being decompressed, or kept of it, as one worker can bear.
+    GatewayBusy,
     /// No state yet, or too old to say that a key is unknown.
     NotReady,
     /// Known keys were served through an outage for as long as allowed.
@@ -123,7 +127,8 @@ impl Refusal {
             | Self::InvalidJson { .. }
             | Self::InvalidField { .. }
             | Self::DuplicateField { .. }
-            | Self::BrokenEncoding { .. } => 400,
+            | Self::BrokenEncoding { .. }
+            | Self::MalformedRequest => 400,
             Self::MissingKey | Self::UnknownKey | Self::ExpiredKey | Self::DisabledKey | Self::InvalidToken { .. } => {
                 401
             }
@@ -142,6 +147,7 @@ impl Refusal {
             Self::NotReady
             | Self::StateTooOld
             | Self::IssuerUnavailable
+            | Self::GatewayBusy
             | Self::Misconfigured { .. }
             | Self::CredentialUnavailable
             | Self::UpstreamUnavailable => 503,
@@ -174,6 +180,8 @@ impl Refusal {
             Self::UnsupportedEncoding { .. } => "unsupported_encoding",
             Self::BrokenEncoding { .. } => "broken_encoding",
             Self::UploadStalled => "upload_stalled",
+            Self::MalformedRequest => "malformed_request",
+            Self::GatewayBusy => "gateway_busy",
             Self::NotReady => "gateway_not_ready",
             Self::StateTooOld => "gateway_state_too_old",
             Self::Misconfigured { .. } => "filter_misconfigured",
@@ -201,6 +209,7 @@ impl Refusal {
             Self::NotReady
             | Self::StateTooOld
             | Self::IssuerUnavailable
+            | Self::GatewayBusy
             | Self::CredentialUnavailable
             | Self::UpstreamUnavailable => Some(2),
             _ => None,
@@ -244,6 +253,8 @@ impl Refusal {
             }
             Self::BrokenEncoding { encoding } => format!("The request body is not valid {encoding}, or not all of it."),
             Self::UploadStalled => "The request body stopped coming before it was whole.".into(),
+            Self::MalformedRequest => "The request is not valid HTTP: its body is not framed as it says.".into(),
+            Self::GatewayBusy => "The gateway is busy with large compressed requests. Try again in a moment.".into(),
             Self::NotReady => "The gateway has no current state and cannot check this key. Try again in a moment.".into(),
             Self::StateTooOld => "The gateway has been without its control plane for too long. Try again later.".into(),
             Self::Misconfigured { option } => format!("The gateway is configured without {option}. Tell your administrator."),

@@ -11,6 +11,7 @@ use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::{Head, Lookup, Reader, Times};
 
 use crate::credentials::Credentials;
+use crate::decodings::Decodings;
 use crate::flow::Flow;
 use crate::host::{self, LogLevel};
 use crate::metrics::Metrics;
@@ -32,6 +33,7 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Requests that wait for a policy, or for who asks.
     pub waiting: Waiting,
+    pub decodings: Decodings,
     /// Control-plane time minus the monotonic clock, ns.
     pub clock: i64,
     /// Of the process; 0 until it is known.
@@ -61,6 +63,7 @@ impl Shared {
             flow: Flow::new(vm),
             metrics: Metrics::default(),
             waiting: Waiting::default(),
+            decodings: Decodings::default(),
             clock: 0,
             boot: 0,
             has_gate: false,

@@ -81,10 +81,13 @@ impl Head {
             b":method" => self.method = text(value),
             b":path" => self.path = text(value),
             b"content-length" => self.content_length = std::str::from_utf8(value).ok().and_then(|v| v.parse().ok()),
-            b"content-encoding" if !value.eq_ignore_ascii_case(b"identity") && !value.is_empty() => {
-                // Two headers are a list of two.
-                let before = self.content_encoding.take().map(|before| before + ", ").unwrap_or_default();
-                self.content_encoding = Some(before + &label(value));
+            b"content-encoding" => {
+                // Two headers are a list of two; `identity` in it is nothing.
+                let codings = value.split(|b| *b == b',').map(<[u8]>::trim_ascii);
+                for coding in codings.filter(|c| !c.is_empty() && !c.eq_ignore_ascii_case(b"identity")) {
+                    let before = self.content_encoding.take().map(|before| before + ", ").unwrap_or_default();
+                    self.content_encoding = Some(label((before + &label(coding)).as_bytes()));
+                }
             }
             b"authorization" => self.unverified_token = looks_like_token(value),
             b"upgrade" => self.upgrade = true,
