@@ -3,13 +3,17 @@
 mod arrival;
 mod caller;
 
+use std::rc::Rc;
+
 use sluicegate_core::dialect::openai::models::{list_body, model_body};
 use sluicegate_core::exchange::{Awaited, Closing, Identity, Moment, Mono, Reading, Ticket, Turned, label, log};
+use sluicegate_core::plugin::Attached;
 use sluicegate_core::policy::names;
 use sluicegate_core::proto::dataplane::Record;
 use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::CompiledProfile;
 
+use crate::attached;
 use crate::body;
 use crate::host::{self, Map};
 use crate::reply::LocalReply;
@@ -23,9 +27,11 @@ const POLICY_WAIT_NS: u64 = 1_000_000_000;
 const PATIENCE_NS: u64 = 4_000_000_000;
 
 /// One client request, as the gate sees it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Gate {
     stage: Stage,
+    /// Where the listener is somebody else's.
+    attached: Option<Rc<Attached>>,
 }
 
 #[derive(Debug, Default)]
@@ -41,27 +47,40 @@ enum Stage {
     Admitted,
     /// Answered by the gate; the record, if there is one, goes to the ledger.
     Answered(Option<Box<Record>>),
+    /// Somebody else's.
+    Passed,
 }
 
 impl Gate {
+    pub fn new(attached: Option<Rc<Attached>>) -> Self {
+        Self { stage: Stage::New, attached }
+    }
+
     pub fn request_headers(&mut self, context: u32, end: bool, shared: &mut Shared) -> Action {
-        match arrive(context, end, shared) {
-            Ok(Arrival::Body(request)) => self.stage = Stage::Reading(request),
+        match arrive(context, end, self.attached.as_deref(), shared) {
+            Ok(Arrival::Body(request)) => {
+                shared.gate_pauses.begin(context);
+                self.stage = Stage::Reading(request);
+            }
             Ok(Arrival::Models(request)) => self.proceed(context, request, host::now(), shared),
             Ok(Arrival::Answer(reply)) => self.answer(&reply),
+            Ok(Arrival::NotOurs) => self.stage = Stage::Passed,
             Err(turned) => self.turn_away(*turned, shared),
         }
-        Action::Pause
+        self.request_action()
     }
 
     /// `size` counts all that is buffered: while a request is paused the host keeps what came before.
     pub fn request_body(&mut self, context: u32, size: usize, end: bool, shared: &mut Shared) -> Action {
         match std::mem::take(&mut self.stage) {
-            Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }) => match body::read(reading, size) {
-                Ok(reading) if end => self.read(context, caller, reading, shared),
-                Ok(reading) => self.stage = Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }),
-                Err(turned) => self.turn_away(*turned, shared),
-            },
+            Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }) => {
+                shared.gate_pauses.works();
+                match body::read(reading, size) {
+                    Ok(reading) if end => self.read(context, caller, reading, shared),
+                    Ok(reading) => self.stage = Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }),
+                    Err(turned) => self.turn_away(*turned, shared),
+                }
+            }
             other => self.stage = other,
         }
         self.request_action()
@@ -71,6 +90,7 @@ impl Gate {
     pub fn request_trailers(&mut self, context: u32, shared: &mut Shared) -> Action {
         match std::mem::take(&mut self.stage) {
             Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }) => {
+                shared.gate_pauses.works();
                 self.read(context, caller, reading, shared);
             }
             other => self.stage = other,
@@ -81,7 +101,7 @@ impl Gate {
     /// A request that waits is answered with `Pause` at each of its callbacks: `Continue` would release it.
     fn request_action(&self) -> Action {
         match self.stage {
-            Stage::Admitted => Action::Continue,
+            Stage::Admitted | Stage::Passed => Action::Continue,
             Stage::New | Stage::Reading(_) | Stage::Parked(..) | Stage::Answered(_) => Action::Pause,
         }
     }
@@ -179,6 +199,19 @@ impl Gate {
         }
     }
 
+    /// Its body is still to come.
+    pub fn is_reading(&self) -> bool {
+        matches!(self.stage, Stage::Reading(_))
+    }
+
+    /// For the root, as [`Self::unpark`]: the body will not come.
+    pub fn give_up(&mut self, refusal: Refusal, shared: &mut Shared) {
+        match std::mem::take(&mut self.stage) {
+            Stage::Reading(request) => self.turn_away(*request.turned_away(refusal), shared),
+            other => self.stage = other,
+        }
+    }
+
     /// Happens once to a request, and nothing else lets one through.
     fn decide(&mut self, context: u32, reading: Box<Reading>, profile: &CompiledProfile, shared: &mut Shared) {
         let Some(policy) = shared.policy.clone() else {
@@ -186,10 +219,15 @@ impl Gate {
         };
         let now = host::now();
         let moment = Moment { now, now_ns: shared.control_plane_time(now), random: shared.random() };
-        let exchange = match reading.admit(profile, &policy, moment) {
+        let mut exchange = match reading.admit(profile, &policy, moment) {
             Ok(exchange) => exchange,
             Err(turned) => return self.turn_away(*turned, shared),
         };
+        if let Some(attached) = &self.attached
+            && let Err(refusal) = attached::send(attached, &mut exchange)
+        {
+            return self.turn_away(Turned { refusal, ticket: exchange.ticket }, shared);
+        }
         let plan = log::admitted(shared.origin(context), &exchange.plan());
         if mark(&plan, &exchange.cluster, exchange.positions.len()).is_err() {
             let refusal = Refusal::Internal { what: "the request could not be marked as admitted" };
@@ -231,7 +269,7 @@ impl Gate {
         LocalReply::refusal(&refusal, ticket.operation).send();
         let now = host::now();
         let record = ticket.close(Some(&refusal), now, shared.control_plane_time(now));
-        shared.metrics.refused(&refusal);
+        shared.refused(&refusal);
         // What has no owner is not booked without end: a flood of bad keys is counted, and only a few are kept.
         let keep = ticket.identity != Identity::default() || shared.may_book_stranger(now);
         self.stage = Stage::Answered(keep.then(|| Box::new(record)));
@@ -254,9 +292,14 @@ impl Gate {
             && let Some(exchange) = shared.exchanges.get_mut(&context)
             && !exchange.replied()
         {
-            let refusal = Refusal::from_envoy(reply_status().unwrap_or(503));
+            let status = reply_status().unwrap_or(503);
+            let refusal = match &self.attached {
+                Some(_) if exchange.attempts() == 0 => Refusal::unadapted(status, &details()),
+                _ => Refusal::from_envoy(status),
+            };
             LocalReply::refusal(&refusal, exchange.ticket.operation).send();
-            exchange.refuse(refusal);
+            exchange.refuse(refusal.clone());
+            shared.refused(&refusal);
         }
         Action::Continue
     }
@@ -286,7 +329,7 @@ impl Gate {
                 Wants::Models(..) => return,
             },
             Stage::Answered(Some(record)) => vec![*record],
-            Stage::New | Stage::Answered(None) => return,
+            Stage::New | Stage::Answered(None) | Stage::Passed => return,
         };
         // Before the process's identity is known a record in the log would be another one than that which is sent. A failure
         // costs the second witness of this one request, not the request.

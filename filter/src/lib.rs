@@ -5,6 +5,7 @@
 
 mod abi;
 mod adapter;
+mod attached;
 mod body;
 #[macro_use]
 mod count;

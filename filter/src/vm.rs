@@ -1,10 +1,12 @@
 //! The state of one VM: its roots, its streams, and what they share.
 
 mod shared;
+mod watch;
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
-use sluicegate_core::plugin::{PluginConfig, Role};
+use sluicegate_core::plugin::{Attached, PluginConfig, Role};
 
 use crate::adapter::Adapter;
 use crate::decodings::SLICE_NS;
@@ -13,6 +15,7 @@ use crate::host::{self, Buffer, LogLevel};
 use crate::root::{Root, TICK_MS};
 
 pub use shared::Shared;
+pub use watch::Pauses;
 
 /// Requests that one callback resumes at most: more overflow the VM's stack.
 const RESUMED_AT_ONCE: usize = 32;
@@ -37,7 +40,7 @@ pub struct Vm {
 #[derive(Debug)]
 enum Plugin {
     Unconfigured,
-    Configured(PluginConfig),
+    Configured(PluginConfig, Option<Rc<Attached>>),
 }
 
 #[derive(Debug)]
@@ -60,9 +63,12 @@ impl Vm {
             return;
         }
         let stream = match self.roots.get(&root) {
-            Some(Plugin::Configured(PluginConfig { role: Role::Adapter, .. })) => Stream::Adapter(Adapter::default()),
+            Some(Plugin::Configured(config, attached)) => match config.role {
+                Role::Gate => Stream::Gate(Gate::new(attached.clone())),
+                Role::Adapter => Stream::Adapter(Adapter::new(attached.clone())),
+            },
             // A stream whose root is unknown is a gate's: it lets nothing through without a policy.
-            _ => Stream::Gate(Gate::default()),
+            Some(Plugin::Unconfigured) | None => Stream::Gate(Gate::new(None)),
         };
         self.streams.insert(context, stream);
     }
@@ -70,7 +76,7 @@ impl Vm {
     /// Runs in a throw-away VM first: so nothing here touches shared data or opens a stream.
     pub fn configure(&mut self, context: u32, size: usize) -> bool {
         let bytes = host::buffer(Buffer::PluginConfiguration, 0, size).unwrap_or_default();
-        let config = match PluginConfig::parse(&bytes) {
+        let mut config = match PluginConfig::parse(&bytes) {
             Ok(config) => config,
             Err(reason) => {
                 host::log(LogLevel::Error, &format!("sluicegate: plugin configuration: {reason}"));
@@ -79,23 +85,26 @@ impl Vm {
         };
         if config.role == Role::Gate {
             self.root.announce(context, config.version);
+            self.shared.has_gate = true;
             // A refused tick leaves the filter without state: it would answer 503 for ever, so it is refused here.
             if host::set_tick_period(TICK_MS).is_err() {
                 return false;
             }
         }
-        self.roots.insert(context, Plugin::Configured(config));
+        let attached = config.attached.take().map(Rc::new);
+        self.roots.insert(context, Plugin::Configured(config, attached));
         true
     }
 
     pub fn tick(&mut self, context: u32) {
         #[cfg(feature = "count")]
         crate::count::tally::publish("streams");
-        if let Some(Plugin::Configured(config)) = self.roots.get(&context) {
+        if let Some(Plugin::Configured(config, _)) = self.roots.get(&context) {
             self.root.tick(context, config, &mut self.shared);
         }
         self.decode(context);
         self.unpark(context);
+        self.watch(context);
         #[cfg(feature = "count")]
         crate::count::tally::publish("ticks");
     }

@@ -1,5 +1,6 @@
 //! From a known key to an admitted request.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -215,5 +216,22 @@ impl Reading {
             attempts: Vec::new(),
             refusal: None,
         })
+    }
+}
+
+impl Exchange {
+    /// In an Envoy whose clusters are somebody else's, a list is its first position: goes there by the one of `clusters`
+    /// (theirs, by provider) that reaches its provider.
+    ///
+    /// # Errors
+    /// When none does.
+    pub fn attach(&mut self, clusters: &BTreeMap<String, String>) -> Result<(), Refusal> {
+        self.positions.truncate(1);
+        let backend = self.positions.first().and_then(|p| self.policy.backend(p.backend));
+        let Some(cluster) = backend.and_then(|backend| clusters.get(&backend.provider)) else {
+            return Err(Refusal::Misconfigured { option: "a cluster for this model's provider" });
+        };
+        self.cluster.clone_from(cluster);
+        Ok(())
     }
 }
