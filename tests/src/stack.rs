@@ -12,7 +12,7 @@ use test_postgres::Database;
 use tokio::sync::OnceCell;
 
 use crate::admin::Admin;
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, Options};
 use crate::envoy::{Envoy, EnvoyConfig};
 use crate::fault::FaultProxy;
 use crate::interpose::Interposer;
@@ -99,15 +99,21 @@ impl Default for NodeSecrets {
 impl Stack {
     /// Waits until the Envoy has its state, which may be that it has no model at all.
     pub async fn replica(&self, secrets: NodeSecrets) -> Replica {
+        let replica = self.replica_with(secrets, Options::default()).await;
+        replica.envoy.ready().await;
+        replica
+    }
+
+    /// The same, without waiting.
+    pub async fn replica_with(&self, secrets: NodeSecrets, options: Options) -> Replica {
         let listen = SocketAddr::from(([127, 0, 0, 1], tools::free_port()));
-        let control = ControlPlane::start(&self.database, listen, None).await;
+        let control = ControlPlane::start(&self.database, listen, options).await;
         let interposer = Interposer::start(control.grpc()).await;
         let mut config = envoy_config(tools::envoy(), listen, interposer.addr());
         config.env = [("SLUICEGATE_NODE_TOKEN", secrets.token), ("SLUICEGATE_SEAL_KEY", secrets.seal_key)]
             .map(|(name, value)| (name.to_owned(), value))
             .to_vec();
         let envoy = Envoy::start(config).await;
-        envoy.ready().await;
         Replica { envoy, control, interposer }
     }
 
@@ -130,7 +136,8 @@ impl Stack {
             None => test_postgres::database().await,
         };
         let listen = SocketAddr::from(([127, 0, 0, 1], tools::free_port()));
-        let control = ControlPlane::start(&database, listen, wanted.filter).await;
+        let control =
+            ControlPlane::start(&database, listen, Options { filter: wanted.filter, ..Options::default() }).await;
         let between = if wanted.interposer {
             Between::Interposer(Interposer::start(control.grpc()).await)
         } else if wanted.faults {

@@ -226,6 +226,7 @@ fn config(
             access_log: data.path("access.log").display().to_string(),
             wasm: WasmCode::File(file.display().to_string()),
             trusted_hops: 0,
+            tls: None,
         },
     })
 }

@@ -16,6 +16,7 @@ use envoy_types::pb::envoy::extensions::filters::http::upstream_codec::v3::Upstr
 use envoy_types::pb::envoy::extensions::filters::http::wasm::v3::Wasm;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use envoy_types::pb::envoy::extensions::http::early_header_mutation::header_mutation::v3 as early;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 use envoy_types::pb::envoy::extensions::wasm::v3 as wasm;
 use envoy_types::pb::google::protobuf as pb;
 use envoy_types::util::pack_any;
@@ -23,7 +24,7 @@ use sluicegate_core::plugin::{Attached, PluginConfig, Role};
 use sluicegate_core::policy::names;
 
 use super::route::{self, BUFFER_LIMIT, CATCH_ALL, STREAM_IDLE};
-use super::{jwt, part};
+use super::{jwt, part, secret};
 
 /// Name of the listener.
 pub const NAME: &str = "sluicegate";
@@ -37,6 +38,16 @@ pub struct ListenerConfig {
     pub wasm: WasmCode,
     /// Proxies in front whose `x-forwarded-for` is believed.
     pub trusted_hops: u32,
+    /// Clients speak TLS with this; `None`: in plain text.
+    pub tls: Option<ListenerTls>,
+}
+
+/// A certificate for clients, as files on the Envoy's machine: PEM, chain and key. Read again when something in the
+/// certificate's folder is moved, as Kubernetes and certificate tools renew them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerTls {
+    pub certificate: String,
+    pub key: String,
 }
 
 /// Where an Envoy finds the filter.
@@ -61,10 +72,33 @@ pub fn listener(config: &ListenerConfig) -> Listener {
     Listener {
         name: NAME.to_owned(),
         address: part::socket_address(&config.listen.ip().to_string(), config.listen.port()),
-        filter_chains: vec![listener::FilterChain { filters: vec![manager], ..Default::default() }],
+        filter_chains: vec![listener::FilterChain {
+            filters: vec![manager],
+            transport_socket: config.tls.as_ref().map(|_| transport_socket()),
+            ..Default::default()
+        }],
         // Bounds what the adapter may hold back of a response, and request bodies that wait in the gate.
         per_connection_buffer_limit_bytes: part::u32(BUFFER_LIMIT),
         ..Default::default()
+    }
+}
+
+/// The certificate comes apart: the listener stays as it is when that is renewed.
+fn transport_socket() -> core::TransportSocket {
+    let context = tls::DownstreamTlsContext {
+        common_tls_context: Some(tls::CommonTlsContext {
+            tls_certificate_sds_secret_configs: vec![tls::SdsSecretConfig {
+                name: secret::LISTENER.to_owned(),
+                sds_config: part::ads(),
+            }],
+            alpn_protocols: vec!["h2".to_owned(), "http/1.1".to_owned()],
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    core::TransportSocket {
+        name: "envoy.transport_sockets.tls".to_owned(),
+        config_type: Some(core::transport_socket::ConfigType::TypedConfig(pack_any(context))),
     }
 }
 

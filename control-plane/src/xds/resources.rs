@@ -7,7 +7,7 @@ use envoy_types::util::pack_any;
 use sha2::{Digest, Sha256};
 use sluicegate_core::policy::names;
 
-use super::listener::{self, ListenerConfig};
+use super::listener::{self, ListenerConfig, ListenerTls};
 use super::machine::Kind;
 use super::topology::{Keys, Topology};
 use super::{cluster, jwt, secret};
@@ -20,6 +20,7 @@ pub struct Resources {
     /// `None` until they are known: an Envoy that was sent none would drop the ones it has.
     upstreams: Option<Upstreams>,
     listeners: Set,
+    tls: Option<ListenerTls>,
 }
 
 /// What a topology is made into.
@@ -41,14 +42,17 @@ pub(super) struct Set {
 impl Resources {
     /// The listener alone.
     pub fn new(listener: &ListenerConfig) -> Self {
-        Self { revision: 0, upstreams: None, listeners: listeners(listener) }
+        Self { revision: 0, upstreams: None, listeners: listeners(listener), tls: listener.tls.clone() }
     }
 
     /// The same listener with the clusters of a topology.
     pub fn with(&self, topology: &Topology) -> Self {
-        let upstreams =
-            Upstreams { clusters: clusters(topology), secrets: secrets(topology), extensions: extensions(topology) };
-        Self { revision: topology.revision, upstreams: Some(upstreams), listeners: self.listeners.clone() }
+        let upstreams = Upstreams {
+            clusters: clusters(topology),
+            secrets: secrets(topology, self.tls.as_ref()),
+            extensions: extensions(topology),
+        };
+        Self { revision: topology.revision, upstreams: Some(upstreams), ..self.clone() }
     }
 
     /// `None`: not known yet.
@@ -108,7 +112,7 @@ fn clusters(topology: &Topology) -> Set {
     set.finish()
 }
 
-fn secrets(topology: &Topology) -> Set {
+fn secrets(topology: &Topology, tls: Option<&ListenerTls>) -> Set {
     let issuers = topology.issuers.values().filter_map(|issuer| match &issuer.keys {
         Keys::Fetched { endpoint, .. } => Some(endpoint),
         Keys::Inline(_) => None,
@@ -119,6 +123,9 @@ fn secrets(topology: &Topology) -> Set {
     let mut set = Builder::default();
     for (name, bundle) in bundles {
         set.add(name, bundle);
+    }
+    if let Some(tls) = tls {
+        set.add(secret::LISTENER.to_owned(), secret::listener(tls));
     }
     set.finish()
 }

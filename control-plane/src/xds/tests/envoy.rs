@@ -88,6 +88,7 @@ async fn start() -> Running {
         access_log: directory.join("access.log").display().to_string(),
         wasm: WasmCode::Inline(wasm.into()),
         trusted_hops: 0,
+        tls: None,
     };
     let publisher = Publisher::new(&config);
     let ready = ClustersReady::default();

@@ -28,6 +28,7 @@ fn listener_config() -> ListenerConfig {
         access_log: "/dev/null".to_owned(),
         wasm: WasmCode::File("/filter.wasm".to_owned()),
         trusted_hops: 0,
+        tls: None,
     }
 }
 
