@@ -9,9 +9,11 @@
 
 mod attacks;
 mod bad_policy;
+mod draining;
 mod encoded_requests;
 mod harness;
 mod identities;
+mod k8s;
 mod keys;
 mod lists;
 mod odd_providers;
