@@ -10,7 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::Certificate;
 use rustix::process::Signal;
-use serde_json::Value;
+use scripted_provider::{Provider, Script};
+use serde_json::{Value, json};
 use sluicegate_tests::process::Process;
 use sluicegate_tests::{Call, Http, eventually, send, side_by_side, tools};
 
@@ -18,6 +19,8 @@ use super::objects::{Objects, Pod, folder, render, render_at, strings, text};
 use super::schemas::copy;
 
 const POD: &str = "sluicegate-gateway-1";
+/// The provider's secret.
+const SECRET: &str = "sk-of-the-demo-1f0e9d8c7b6a5948";
 
 /// What stands in for the cluster: a root for the Pods' files, and for each port of theirs one of this machine.
 struct Cluster {
@@ -82,8 +85,15 @@ impl Cluster {
             from if from["fieldRef"]["fieldPath"] == "metadata.name" => POD.to_owned(),
             from => self.value("Secret", text(&from["secretKeyRef"]["name"]), text(&from["secretKeyRef"]["key"])),
         };
+        let mut all: Vec<(String, String)> = Vec::new();
+        for from in container["envFrom"].as_array().into_iter().flatten() {
+            let name = text(&from["secretRef"]["name"]);
+            let keys = self.objects.get("Secret", name).unwrap()["data"].as_object().unwrap().keys();
+            all.extend(keys.map(|key| (key.clone(), self.value("Secret", name, key))));
+        }
         let env = container["env"].as_array().into_iter().flatten();
-        env.map(|env| (text(&env["name"]).to_owned(), value(env))).collect()
+        all.extend(env.map(|env| (text(&env["name"]).to_owned(), value(env))));
+        all
     }
 
     fn args(&self, container: &Value) -> Vec<String> {
@@ -101,6 +111,38 @@ impl Cluster {
         let name = text(&container["name"]);
         let env = env.iter().map(|(n, v)| (n.as_str(), v.as_str())).chain(changed.iter().copied()).collect::<Vec<_>>();
         Process::start(name, &self.root, program, &args, &env).await
+    }
+
+    /// What a command of the CLI prints, asked as `k8s/README.md` says.
+    fn cli(&self, ca: &Path, args: &[&str]) -> String {
+        let admin = self.env(self.objects.pod("sluicegate-control-plane").container("control-plane"));
+        let output = Command::new(tools::built("sluicegate"))
+            .args(args)
+            .envs(admin.into_iter().filter(|(name, _)| name == "SLUICEGATE_ADMIN_TOKEN"))
+            .env("SLUICEGATE_URL", format!("https://localhost:{}", self.port(18_001)))
+            .env("SLUICEGATE_CA", ca)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// One model, whose credential is in a Secret; returns a key for it.
+    fn give_it_a_policy(&self, ca: &Path, provider: &Provider) -> String {
+        let mut openai = json!({"name": "openai", "dialect": "openai", "base_url": provider.base_url()});
+        openai["allow_private"] = true.into();
+        let file = json!({
+            "version": "v1",
+            "providers": [openai],
+            "credentials": [{"name": "openai-main", "provider": "openai", "source": "env:OPENAI_API_KEY"}],
+            "prices": [{"provider": "openai", "model": "gpt-4o", "input": "2.50", "output": "10.00"}],
+            "models": [{"name": "gpt-4o", "targets": [{"provider": "openai", "model": "gpt-4o"}]}],
+            "orgs": [{"name": "acme"}],
+        });
+        let path = self.root.join("gateway.yaml");
+        std::fs::write(&path, file.to_string()).unwrap();
+        self.cli(ca, &["apply", "-f", path.to_str().unwrap()]);
+        self.cli(ca, &["keys", "create", "--org", "acme", "laptop"]).trim().to_owned()
     }
 
     /// Waits until all probes of a Pod succeed.
@@ -127,7 +169,7 @@ impl Cluster {
 fn demo() -> Option<Cluster> {
     let place = tools::folder("k8s-demo");
     copy(&folder(), &place);
-    let filled = Command::new(place.join("demo/secrets.sh")).output().unwrap();
+    let filled = Command::new(place.join("demo/secrets.sh")).env("OPENAI_API_KEY", SECRET).output().unwrap();
     assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
     let again = Command::new(place.join("demo/secrets.sh")).output().unwrap();
     assert!(!again.status.success(), "it would have made others");
@@ -151,22 +193,20 @@ fn the_demo_runs() {
         let trust = Certificate::from_pem(&std::fs::read(&ca).unwrap()).unwrap();
         let client = reqwest::Client::builder().tls_certs_only([trust]).build().unwrap();
         cluster.probed(&control, "sluicegate-control-plane", &client).await;
+        let provider = Provider::start(Script::new().require_bearer(SECRET)).await.unwrap();
+        let key = cluster.give_it_a_policy(&ca, &provider);
         cluster.probed(&envoy, "sluicegate-gateway", &client).await;
-
-        // The gate is in the path, and an administrator gets in.
         let address = ([127, 0, 0, 1], cluster.port(10_000)).into();
-        let reply = send(Http::H1, address, Call::post("/v1/chat/completions", r#"{"model":"m"}"#)).await.unwrap();
-        assert_eq!(reply.status, 401);
-        let admin = cluster.env(cluster.objects.pod("sluicegate-control-plane").container("control-plane"));
-        let nodes = Command::new(&program)
-            .args(["nodes", "list"])
-            .envs(admin)
-            .env("SLUICEGATE_URL", format!("https://localhost:{}", cluster.port(18_001)))
-            .env("SLUICEGATE_CA", ca)
-            .output()
-            .unwrap();
-        assert!(nodes.status.success(), "{}", String::from_utf8_lossy(&nodes.stderr));
-        assert!(String::from_utf8_lossy(&nodes.stdout).contains(POD));
+        let ask = || Call::post("/v1/chat/completions", r#"{"model":"gpt-4o","messages":[]}"#);
+        assert_eq!(send(Http::H1, address, ask()).await.unwrap().status, 401);
+        eventually("a request is served", Duration::from_secs(20), || async {
+            let reply = send(Http::H1, address, ask().bearer(&key)).await?;
+            let status = reply.status;
+            ensure!(status == 200, "{status}: {}", reply.text().await?);
+            Ok(())
+        })
+        .await;
+        assert!(cluster.cli(&ca, &["nodes", "list"]).contains(POD));
 
         // As a kubelet ends a Pod: Envoy's hook, and SIGTERM for whoever has none.
         drain.signal(Signal::TERM);
