@@ -42,8 +42,9 @@ fn references(objects: &Objects) -> BTreeSet<(&'static str, String, String)> {
                 }
             }
         }
-        for (kind, name, items) in pod.volumes() {
-            found.extend(items.into_iter().map(|(key, _)| (kind, name.clone(), key)));
+        for volume in pod.volumes() {
+            let keys = volume.items.unwrap_or_else(|| vec![("", "")]);
+            found.extend(keys.iter().map(|(key, _)| (volume.kind, volume.name.to_owned(), (*key).to_owned())));
         }
     }
     found

@@ -1,5 +1,6 @@
 //! Rendered manifests, and what a Pod is in them.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,7 +33,7 @@ pub fn render_at(folder: &Path) -> Option<Objects> {
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         assert!(kubectl.exists(), "{} is missing: `make k8s-tools` fetches it", kubectl.display());
     } else {
-        eprintln!("SKIPPED: the manifests are not rendered, for there is no kubectl for this machine");
+        skipped("the manifests are not rendered, for there is no kubectl for this machine");
         return None;
     }
     let output = Command::new(kubectl).arg("kustomize").arg(folder).output().unwrap();
@@ -40,6 +41,17 @@ pub fn render_at(folder: &Path) -> Option<Objects> {
     // It warns of what is deprecated.
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(Objects::parse(&String::from_utf8(output.stdout).unwrap()))
+}
+
+/// A Secret or ConfigMap as files.
+#[derive(Debug)]
+pub struct Volume<'a> {
+    pub kind: &'static str,
+    pub name: &'a str,
+    /// The folder.
+    pub mount: &'a str,
+    /// Key and file name; `None`: all keys under their names.
+    pub items: Option<Vec<(&'a str, &'a str)>>,
 }
 
 impl Objects {
@@ -88,31 +100,39 @@ impl<'a> Pod<'a> {
         ports.find(|p| p["name"] == *wanted || p["containerPort"] == *wanted)?["containerPort"].as_u64()
     }
 
-    /// Kind and name of what volumes are filled from, and the key and path of each file; all keys where the key is empty.
-    pub fn volumes(&self) -> Vec<(&'static str, String, Vec<(String, String)>)> {
-        let volumes = self.owner["spec"]["template"]["spec"]["volumes"].as_array().into_iter().flatten();
-        volumes.filter_map(|volume| source(volume)).collect()
-    }
-
-    /// The folder that the volume filled from `name` is mounted at.
-    pub fn mount(&self, name: &str) -> &'a str {
-        let mut volumes = self.owner["spec"]["template"]["spec"]["volumes"].as_array().into_iter().flatten();
-        let volume = volumes.find(|v| source(v).is_some_and(|(_, source, _)| source == name)).unwrap();
-        let mut mounts = self.containers().flat_map(|c| c["volumeMounts"].as_array().into_iter().flatten());
-        text(&mounts.find(|m| m["name"] == volume["name"]).unwrap()["mountPath"])
+    /// What is mounted of Secrets and ConfigMaps.
+    pub fn volumes(&self) -> Vec<Volume<'a>> {
+        let spec = &self.owner["spec"]["template"]["spec"];
+        let mounts: Vec<_> =
+            self.containers().flat_map(|c| c["volumeMounts"].as_array().into_iter().flatten()).collect();
+        let volumes = spec["volumes"].as_array().into_iter().flatten();
+        volumes.filter_map(|volume| Volume::of(volume, &mounts)).collect()
     }
 }
 
-fn source(volume: &Value) -> Option<(&'static str, String, Vec<(String, String)>)> {
-    let (kind, source, name) = match (&volume["secret"], &volume["configMap"]) {
-        (Value::Null, Value::Null) => return None,
-        (Value::Null, map) => ("ConfigMap", map, "name"),
-        (secret, _) => ("Secret", secret, "secretName"),
-    };
-    let items = source["items"].as_array().map(|items| {
-        items.iter().map(|item| (text(&item["key"]).to_owned(), text(&item["path"]).to_owned())).collect()
-    });
-    Some((kind, text(&source[name]).to_owned(), items.unwrap_or_else(|| vec![(String::new(), String::new())])))
+impl<'a> Volume<'a> {
+    /// `None` for one that is filled from nothing.
+    fn of(volume: &'a Value, mounts: &[&'a Value]) -> Option<Self> {
+        let (kind, source, name) = match (&volume["secret"], &volume["configMap"]) {
+            (Value::Null, Value::Null) => return None,
+            (Value::Null, map) => ("ConfigMap", map, "name"),
+            (secret, _) => ("Secret", secret, "secretName"),
+        };
+        let mount = mounts.iter().find(|mount| mount["name"] == volume["name"]);
+        let mount = mount.unwrap_or_else(|| panic!("{} is mounted nowhere", volume["name"]));
+        let items = source["items"].as_array();
+        Some(Self {
+            kind,
+            name: text(&source[name]),
+            mount: text(&mount["mountPath"]),
+            items: items.map(|items| items.iter().map(|item| (text(&item["key"]), text(&item["path"]))).collect()),
+        })
+    }
+}
+
+/// Says that something was not tested; the test harness would keep what is printed by a test that passes.
+pub fn skipped(what: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
 }
 
 pub fn text(value: &Value) -> &str {

@@ -65,16 +65,14 @@ impl Cluster {
 
     /// Writes the files of a Pod's volumes.
     fn mount(&self, pod: &Pod<'_>) {
-        for (kind, name, items) in pod.volumes() {
-            let object = self.objects.get(kind, &name).unwrap();
-            let place = self.root.join(pod.mount(&name).trim_start_matches('/'));
+        for volume in pod.volumes() {
+            let object = self.objects.get(volume.kind, volume.name).unwrap();
+            let keys = object["data"].as_object().unwrap().keys();
+            let items = volume.items.unwrap_or_else(|| keys.map(|key| (key.as_str(), key.as_str())).collect());
+            let place = self.root.join(volume.mount.trim_start_matches('/'));
             std::fs::create_dir_all(&place).unwrap();
-            for (key, path) in items {
-                let all = object["data"].as_object().unwrap().keys().filter(|known| key.is_empty() || **known == key);
-                for key in all {
-                    let path = if path.is_empty() { key } else { &path };
-                    std::fs::write(place.join(path), self.value(kind, &name, key)).unwrap();
-                }
+            for (key, file) in items {
+                std::fs::write(place.join(file), self.value(volume.kind, volume.name, key)).unwrap();
             }
         }
     }

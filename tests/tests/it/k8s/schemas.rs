@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use sluicegate_tests::tools;
 
-use super::objects::{Objects, folder, render, render_at};
+use super::objects::{Objects, folder, render, render_at, skipped};
 
 /// The oldest Kubernetes that the manifests are for, and the newest whose schemas there are.
 const VERSIONS: [&str; 2] = ["1.30", "1.37"];
@@ -62,9 +62,7 @@ fn an_overlay_with_cert_manager_is_valid() {
     assert_eq!(objects.of("Certificate").count(), 2);
     assert!(objects.0.iter().all(|o| o["metadata"]["namespace"] == "sluicegate"));
     let Some(crds) = crds() else {
-        eprintln!(
-            "SKIPPED: the objects of cert-manager are not validated, for their schemas are not in ../shared/k8s-schemas"
-        );
+        skipped("the objects of cert-manager are not validated, for their schemas are not in ../shared/k8s-schemas");
         return;
     };
     none_wrong(Some(&crds), &objects);
@@ -122,7 +120,7 @@ fn unknown_kinds_misspelt_fields_and_wrong_types_are_refused() {
         }
     }
     let Some(crds) = crds() else {
-        eprintln!("SKIPPED: no schemas of other kinds in ../shared/k8s-schemas");
+        skipped("no schemas of other kinds in ../shared/k8s-schemas");
         return;
     };
     let issuer = json!({"apiVersion": "cert-manager.io/v1", "kind": "Issuer", "metadata": {"name": "i"}, "spec": {"selfsigned": {}}});
