@@ -64,6 +64,11 @@ impl Envoy {
         self.config.listen
     }
 
+    /// Where its admin interface is.
+    pub fn admin(&self) -> SocketAddr {
+        self.config.admin
+    }
+
     pub fn folder(&self) -> &Path {
         &self.config.folder
     }

@@ -1,6 +1,6 @@
 //! The commands.
 //!
-//! `serve` and `run` are the processes; all else is a client of the Admin API, or needs nobody.
+//! `serve`, `run` and `drain` are the processes; all else is a client of the Admin API, or needs nobody.
 
 mod admin_token;
 mod attach;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{run, serve, tls};
+use crate::{drain, run, serve, tls};
 use client::ClientArgs;
 
 /// An LLM gateway inside Envoy: keys, models, routing and metering in the data path, this control plane beside it.
@@ -39,6 +39,7 @@ enum Command {
         #[arg(long, env = "SLUICEGATE_LOG_FORMAT", value_enum, default_value_t)]
         log_format: serve::log::LogFormat,
     },
+    Drain(drain::DrainArgs),
     /// Make the store as a file says, in one commit or not at all
     Apply(WithClient<file::ApplyArgs>),
     /// Check a file without a control plane
@@ -92,6 +93,10 @@ async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Serve { args, log_format } => {
             serve::log::start(log_format);
             serve::run(args).await?;
+        }
+        Command::Drain(args) => {
+            serve::log::start(serve::log::LogFormat::Text);
+            drain::run(args).await?;
         }
         Command::Apply(c) => file::apply(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Validate(args) => file::validate(&args)?,

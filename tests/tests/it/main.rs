@@ -10,9 +10,11 @@
 mod attached;
 mod attacks;
 mod bad_policy;
+mod draining;
 mod encoded_requests;
 mod harness;
 mod identities;
+mod k8s;
 mod keys;
 mod lists;
 mod odd_providers;
