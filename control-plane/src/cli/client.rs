@@ -7,8 +7,9 @@ use reqwest::{Certificate, Method, RequestBuilder, StatusCode, Url};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::input;
 use super::output::Output;
-use crate::admin::Problem;
+use crate::admin::{Problem, VERSION_HEADER};
 use crate::credentials::Secret;
 
 /// Where the control plane is, and who asks.
@@ -36,6 +37,15 @@ fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
 /// Names and values of a URL's query.
 type Query<'a> = &'a [(&'a str, &'a str)];
 
+/// Authorities of every public and private kind together.
+const MAX_CA_BYTES: u64 = 4 << 20;
+
+/// The list that an answer holds.
+pub(super) fn items<'a>(answer: &'a Value, field: &str) -> anyhow::Result<&'a [Value]> {
+    let items = answer.get(field).and_then(Value::as_array);
+    items.map(Vec::as_slice).with_context(|| format!("the answer has no `{field}`; is it a Sluicegate control plane?"))
+}
+
 /// A connection to the Admin API.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -49,7 +59,7 @@ impl ClientArgs {
         let token = self.admin_token.clone().context("no admin token: set SLUICEGATE_ADMIN_TOKEN, or give --token")?;
         let roots = match &self.ca {
             Some(path) => {
-                let pem = std::fs::read(path).with_context(|| format!("--ca {}", path.display()))?;
+                let pem = input::bytes(path, MAX_CA_BYTES).context("--ca")?;
                 Certificate::from_pem_bundle(&pem).with_context(|| format!("--ca {}", path.display()))?
             }
             None => webpki_root_certs::TLS_SERVER_ROOT_CERTS
@@ -80,7 +90,11 @@ impl Client {
         let unreachable = || format!("the control plane at {} does not answer", self.url);
         let response = request.send().await.with_context(unreachable)?;
         let status = response.status();
+        let ours = response.headers().contains_key(VERSION_HEADER);
         let body = response.bytes().await.with_context(unreachable)?;
+        if status.is_success() && !ours {
+            bail!("what answers at {} is no Sluicegate control plane; give its address with --url", self.url);
+        }
         if status == StatusCode::NO_CONTENT {
             return Ok(Value::Null);
         }
@@ -106,9 +120,9 @@ impl Client {
         let mut after = "0".to_owned();
         loop {
             let mut page = self.get(path, &[("limit", "1000"), ("after", &after)]).await?;
-            if let Some(Value::Array(part)) = page.get_mut("items").map(Value::take) {
-                items.extend(part);
-            }
+            let part = page.get_mut("items").map(Value::take);
+            let Some(Value::Array(part)) = part else { bail!("{} answered no list", self.url) };
+            items.extend(part);
             match page.get("next").and_then(Value::as_str) {
                 Some(next) => after = next.to_owned(),
                 None => return Ok(items),

@@ -4,9 +4,8 @@ use anyhow::Context as _;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use super::client::Client;
+use super::client::{Client, items};
 use super::output::{print, text};
-use super::usage::items;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct DoctorArgs {}
@@ -53,11 +52,11 @@ pub(super) async fn examine(client: &Client) -> anyhow::Result<ExitCode> {
         });
     }
     let configured = client.get(&["v1", "doctor"], &[]).await?;
-    findings.extend(items(&configured, "items").iter().map(told));
+    findings.extend(items(&configured, "items")?.iter().map(told));
     let envoys = client.get(&["v1", "envoys"], &[("limit", "1000")]).await?;
-    findings.extend(judge_all(&items(&envoys, "items"), Utc::now()));
+    findings.extend(judge_all(items(&envoys, "items")?, Utc::now()));
     for finding in &findings {
-        print(&finding.line());
+        print(&finding.line())?;
     }
     let bad = findings.iter().any(|finding| matches!(finding, Finding::Bad(_)));
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -7,6 +7,7 @@ mod client;
 mod doctor;
 mod explain;
 mod file;
+mod input;
 mod keyring;
 mod keys;
 mod nodes;
@@ -73,12 +74,24 @@ struct WithClient<T: clap::Args> {
 
 /// Runs the command line; errors go to standard error.
 pub async fn main() -> ExitCode {
-    match execute(Cli::parse().command).await {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(help) => return shown(&help),
+    };
+    match execute(cli.command).await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("sluicegate: {error:#}");
+            output::note(&format!("sluicegate: {error:#}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Help and version on standard output, what is wrong with the arguments on standard error.
+fn shown(help: &clap::Error) -> ExitCode {
+    match help.print() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::from(u8::try_from(help.exit_code()).unwrap_or(1)),
     }
 }
 

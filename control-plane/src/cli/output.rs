@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use anyhow::Context as _;
 use serde_json::Value;
 use sluicegate_core::noun::Nano;
 
@@ -19,23 +20,44 @@ pub(super) type Column = (&'static str, fn(&Value) -> String);
 
 impl Output {
     /// Prints rows as a table of `columns`, or all of them as JSON.
-    pub fn rows(self, rows: &[Value], columns: &[Column]) {
-        match self {
-            Self::Json => self.value(&Value::from(rows.to_vec())),
-            Self::Table => print(&table(rows, columns)),
-        }
-    }
-
-    /// Prints a value as JSON whatever was asked for.
-    pub fn value(self, value: &Value) {
-        // Serialising a value cannot fail.
-        print(&format!("{}\n", serde_json::to_string_pretty(value).unwrap_or_default()));
+    pub fn rows(self, rows: &[Value], columns: &[Column]) -> anyhow::Result<()> {
+        print(&match self {
+            Self::Json => json(&Value::from(rows.to_vec())),
+            Self::Table => table(rows, columns),
+        })
     }
 }
 
+/// A value as JSON, for people and programs.
+pub(super) fn json(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
 /// To standard output; a reader that went away (`| head`) is no error.
-pub(super) fn print(text: &str) {
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    match write(text) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context(UNWRITTEN),
+    }
+}
+
+/// To standard output, what is shown this once. A reader that went away has lost it, which is an error too; `lost` says what
+/// to do then.
+pub(super) fn print_once(text: &str, lost: &str) -> anyhow::Result<()> {
+    write(text).map_err(|error| anyhow::anyhow!("{UNWRITTEN}: {error}; {lost}"))
+}
+
+const UNWRITTEN: &str = "cannot write to standard output";
+
+fn write(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// To standard error, a line beside the output. Where nobody can read it, there is nobody to tell.
+pub(super) fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn table(rows: &[Value], columns: &[Column]) -> String {

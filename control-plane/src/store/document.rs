@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Fault;
+use super::nesting::{MAX_DEPTH, too_deep};
 use super::noun::{self, Credential, Group, Issuer, Key, Model, Noun, Org, Price, Provider, Team, User};
 
 /// A declarative file. A section that is absent is left alone; one that is there is compared with the store.
@@ -72,6 +73,9 @@ impl Document {
     pub fn parse(text: &str) -> Result<Self, Fault> {
         if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
             return Err(Fault::new("", "is empty; a file begins with `version: v1`"));
+        }
+        if let Some(line) = too_deep(text) {
+            return Err(Fault::new("", format!("is nested deeper than {MAX_DEPTH} levels at line {line}")));
         }
         serde_path_to_error::deserialize(serde_norway::Deserializer::from_str(text)).map_err(|e| {
             let path = noun::path_of(e.path());

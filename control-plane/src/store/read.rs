@@ -18,12 +18,18 @@ pub struct UsageFilter {
     /// Admitted before; a date is its midnight in UTC.
     #[serde(default, deserialize_with = "super::time::optional")]
     pub to: Option<DateTime<Utc>>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub org: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub team: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub user: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub key: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub model: Option<i32>,
     /// At most so many rows, the newest first; 100 where absent, 1000 at most.
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub limit: Option<u32>,
     /// Of the summary: what a row stands for.
     pub by: Option<SummaryBy>,
