@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
+use chrono::{DateTime, Utc};
+use reqwest::tls::TlsInfo;
 use reqwest::{Certificate, Method, RequestBuilder, StatusCode, Url};
 use serde::Serialize;
 use serde_json::Value;
@@ -11,6 +13,7 @@ use super::input;
 use super::output::Output;
 use crate::admin::{Problem, VERSION_HEADER};
 use crate::credentials::Secret;
+use crate::tls::not_after;
 
 /// Where the control plane is, and who asks.
 #[derive(Debug, clap::Args)]
@@ -67,7 +70,7 @@ impl ClientArgs {
                 .map(|root| Certificate::from_der(root))
                 .collect::<Result<_, _>>()?,
         };
-        let http = reqwest::Client::builder().tls_certs_only(roots).build()?;
+        let http = reqwest::Client::builder().tls_certs_only(roots).tls_info(true).build()?;
         Ok(Client { http, url: self.url.clone(), token })
     }
 }
@@ -142,8 +145,10 @@ impl Client {
         self.send(self.request(Method::DELETE, path, &[])?).await.map(drop)
     }
 
-    /// Whether the control plane says it is ready, and where it was asked.
-    pub async fn ready(&self) -> anyhow::Result<bool> {
-        Ok(self.request(Method::GET, &["readyz"], &[])?.send().await?.status().is_success())
+    /// Whether the control plane says it is ready, and until when its certificate is valid, where it has one.
+    pub async fn ready(&self) -> anyhow::Result<(bool, Option<DateTime<Utc>>)> {
+        let response = self.request(Method::GET, &["readyz"], &[])?.send().await?;
+        let certificate = response.extensions().get::<TlsInfo>().and_then(TlsInfo::peer_certificate);
+        Ok((response.status().is_success(), certificate.and_then(not_after)))
     }
 }

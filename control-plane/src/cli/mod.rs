@@ -112,7 +112,7 @@ async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Usage(c) => usage::usage(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Explain(c) => explain::explain(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Reconcile(c) => return usage::reconcile(&c.args, &c.client.connect()?, c.client.output).await,
-        Command::Doctor(c) => return doctor::examine(&c.client.connect()?).await,
+        Command::Doctor(c) => return doctor::examine(&c.args, c.client.connect()).await,
         Command::Keyring(args) => keyring::execute(&args)?,
     }
     Ok(ExitCode::SUCCESS)

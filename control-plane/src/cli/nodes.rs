@@ -1,4 +1,4 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::{Client, items};
 use super::output::{Column, Output, json as as_json, note, print_once, text};
@@ -59,7 +59,19 @@ const ENVOYS: &[Column] = &[
     ("KEYS", |r| text(r, "key_revision")),
     ("REFUSED", |r| text(r, "refused_field")),
     ("LAST SEEN", |r| text(r, "last_seen")),
+    ("STATE", state),
 ];
+
+/// Whether it reports, and whether it alone has its node id.
+fn state(envoy: &Value) -> String {
+    let is = |field: &str| envoy.get(field) == Some(&Value::Bool(true));
+    match (is("live"), is("clash")) {
+        (_, true) => "CLASH: another has this node id",
+        (true, false) => "live",
+        (false, false) => "gone",
+    }
+    .to_owned()
+}
 
 pub(super) async fn execute(args: NodesArgs, client: &Client, output: Output) -> anyhow::Result<()> {
     match args.command {

@@ -185,7 +185,9 @@ fn next_batch(log: &mut impl BufRead) -> std::io::Result<String> {
     while batch.len() < BATCH_BYTES {
         let read = log.take(MAX_LINE_BYTES).read_until(b'\n', &mut batch)?;
         if read as u64 == MAX_LINE_BYTES && batch.last() != Some(&b'\n') {
-            return Err(std::io::Error::other(format!("a line is longer than {MAX_LINE_BYTES} bytes: this is no access log")));
+            return Err(std::io::Error::other(format!(
+                "a line is longer than {MAX_LINE_BYTES} bytes: this is no access log"
+            )));
         }
         if read == 0 {
             break;

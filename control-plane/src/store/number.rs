@@ -19,7 +19,9 @@ pub fn id(reference: &str) -> Option<i32> {
 /// A field that may hold a number.
 pub fn optional<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<Option<T>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-    digits(&text).map(Some).ok_or_else(|| serde::de::Error::custom("must be a number, in digits alone, and not too large"))
+    digits(&text)
+        .map(Some)
+        .ok_or_else(|| serde::de::Error::custom("must be a number, in digits alone, and not too large"))
 }
 
 #[cfg(test)]

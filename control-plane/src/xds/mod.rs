@@ -19,7 +19,7 @@ mod service;
 mod tests;
 mod topology;
 
-pub use listener::{ListenerConfig, WasmCode};
+pub use listener::{ListenerConfig, NAME as LISTENER, WasmCode};
 pub use machine::{Event, Kind, Machine, Request, Response};
 pub use ready::ClustersReady;
 pub use resources::Resources;

@@ -146,7 +146,9 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
         match axum::extract::Path::from_request_parts(parts, state).await {
             Ok(axum::extract::Path(value)) => Ok(Self(value)),
-            Err(e) if e.status().is_client_error() => Err(Fault::new("", format!("the URL's path: {}", e.body_text())).into()),
+            Err(e) if e.status().is_client_error() => {
+                Err(Fault::new("", format!("the URL's path: {}", e.body_text())).into())
+            }
             Err(e) => Err(Error::Internal(e.body_text())),
         }
     }

@@ -1,0 +1,111 @@
+//! The listeners that the gate stands in, and what each must have for it.
+
+use serde_json::Value;
+
+use super::{Findings, formats, is_type, list, millis, number, plugin, routes, sections, string};
+use crate::xds::LISTENER;
+
+/// The largest request body that the gate takes.
+const BODY_LIMIT: u64 = 32 << 20;
+/// Reasoning models think for minutes without a byte.
+const SHORTEST_IDLE_MS: u64 = 600_000;
+/// Envoy's own default.
+const DEFAULT_IDLE_MS: u64 = 300_000;
+
+/// An HTTP connection manager with the gate in it.
+struct Guarded<'a> {
+    listener: &'a Value,
+    name: &'a str,
+    manager: &'a Value,
+}
+
+pub(super) fn judge(config: &Value, findings: &mut Findings) {
+    refused(config, findings);
+    let guarded: Vec<Guarded<'_>> = listeners(config).flat_map(guarded).collect();
+    if guarded.is_empty() {
+        findings.bad(
+            "no listener has the gate: its traffic is not ours",
+            "look whether it reaches the control plane (managed), or put the rendered entries in (attached)",
+        );
+    }
+    for one in &guarded {
+        let name = one.name;
+        plugin::judge(name, one.manager, findings);
+        buffers(one, findings);
+        idle(one, findings);
+        let tables = tables(config, one.manager);
+        if tables.is_empty() {
+            findings.note(&format!("listener {name}: its routes are not in the dump"));
+        }
+        for table in &tables {
+            routes::judge(name, table, one.manager, name == LISTENER, BODY_LIMIT, findings);
+        }
+        formats::judge(name, one.listener, one.manager, findings);
+    }
+}
+
+/// Listeners that Envoy was given and did not take.
+fn refused(config: &Value, findings: &mut Findings) {
+    for dump in sections(config, ".ListenersConfigDump").flat_map(|dump| list(dump, "dynamic_listeners")) {
+        if let Some(why) = string(dump, "/error_state/details") {
+            let name = string(dump, "/name").unwrap_or_default();
+            let line = why.lines().next().unwrap_or_default();
+            findings.bad(&format!("listener {name}: refused: {line}"), "change what it complains about");
+        }
+    }
+}
+
+/// Those in force, of xDS and of the bootstrap.
+fn listeners(config: &Value) -> impl Iterator<Item = &Value> {
+    sections(config, ".ListenersConfigDump").flat_map(|dump| {
+        let dynamic = list(dump, "dynamic_listeners").filter_map(|listener| listener.pointer("/active_state/listener"));
+        dynamic.chain(list(dump, "static_listeners").filter_map(|listener| listener.get("listener")))
+    })
+}
+
+fn guarded(listener: &Value) -> Vec<Guarded<'_>> {
+    let name = string(listener, "/name").filter(|name| !name.is_empty()).unwrap_or("without a name");
+    let chains = list(listener, "filter_chains").chain(listener.get("default_filter_chain"));
+    let managers = chains.flat_map(|chain| list(chain, "filters")).filter_map(|filter| filter.get("typed_config"));
+    managers
+        .filter(|config| is_type(config, ".HttpConnectionManager") && plugin::gate(config).is_some())
+        .map(|manager| Guarded { listener, name, manager })
+        .collect()
+}
+
+fn buffers(one: &Guarded<'_>, findings: &mut Findings) {
+    let name = one.name;
+    let told = match number(one.listener, "/per_connection_buffer_limit_bytes") {
+        Some(bytes) if bytes >= BODY_LIMIT => {
+            return findings.good(&format!("listener {name}: buffers {} MiB per connection", bytes >> 20));
+        }
+        Some(bytes) => format!("{bytes} bytes"),
+        None => "1 MiB, the default,".to_owned(),
+    };
+    findings.bad(
+        &format!("listener {name}: buffers {told} per connection, and larger requests end in a 413"),
+        &format!("set per_connection_buffer_limit_bytes to {BODY_LIMIT} or more"),
+    );
+}
+
+fn idle(one: &Guarded<'_>, findings: &mut Findings) {
+    let name = one.name;
+    match millis(one.manager, "/stream_idle_timeout").unwrap_or(DEFAULT_IDLE_MS) {
+        0 => findings.good(&format!("listener {name}: streams may be idle without an end")),
+        ms if ms >= SHORTEST_IDLE_MS => findings.good(&format!("listener {name}: streams may be idle {} s", ms / 1000)),
+        ms => findings.warning(
+            &format!("listener {name}: cuts streams that are idle for {} s, as models that think are", ms / 1000),
+            &format!("set stream_idle_timeout to {} s", SHORTEST_IDLE_MS / 1000),
+        ),
+    }
+}
+
+/// The route tables of a manager: its own, or the one that RDS brings.
+fn tables<'a>(config: &'a Value, manager: &'a Value) -> Vec<&'a Value> {
+    if let Some(own) = manager.get("route_config") {
+        return vec![own];
+    }
+    let Some(name) = string(manager, "/rds/route_config_name") else { return Vec::new() };
+    let dynamic = sections(config, ".RoutesConfigDump").flat_map(|dump| list(dump, "dynamic_route_configs"));
+    dynamic.filter_map(|route| route.get("route_config")).filter(|table| string(table, "/name") == Some(name)).collect()
+}

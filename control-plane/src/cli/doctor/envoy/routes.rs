@@ -1,0 +1,116 @@
+//! The routes: what the gate admitted goes to its list, and nothing else reaches a provider.
+
+use serde_json::Value;
+use sluicegate_core::policy::names::{ADMITTED, EMPTY_CLUSTER, FILTER_STATE, LIST_HEADER};
+
+use super::{Findings, list, number, string};
+
+/// `managed`: whether every route must be ours.
+pub(super) fn judge(
+    listener: &str,
+    table: &Value,
+    manager: &Value,
+    managed: bool,
+    body_limit: u64,
+    findings: &mut Findings,
+) {
+    let before = findings.all.len();
+    let mut admitted = 0;
+    for host in list(table, "virtual_hosts") {
+        let about = format!("listener {listener}, virtual host {}", string(host, "/name").unwrap_or_default());
+        let ours = order(&about, host, managed, findings);
+        admitted += ours.len();
+        for route in ours {
+            body(&about, host, route, body_limit, findings);
+        }
+    }
+    if admitted == 0 {
+        findings.bad(
+            &format!("listener {listener}: no route leads to the lists, so nothing admitted is served"),
+            &format!("add one that matches the filter state {FILTER_STATE} and has cluster_header {LIST_HEADER}"),
+        );
+    }
+    if !removes_list_header(manager) {
+        findings.warning(
+            &format!("listener {listener}: a client's own {LIST_HEADER} takes part in the first match of routes"),
+            "remove it in early_header_mutation_extensions",
+        );
+    }
+    if findings.all.len() == before {
+        findings.good(&format!("listener {listener}: routes let through what is admitted, and nothing else"));
+    }
+}
+
+/// The routes to the lists that a request can come by. Says what is wrong with them, or stands before or beside them.
+fn order<'a>(about: &str, host: &'a Value, managed: bool, findings: &mut Findings) -> Vec<&'a Value> {
+    let mut ours = Vec::new();
+    let mut shadow = None;
+    for route in list(host, "routes") {
+        let name = string(route, "/name").filter(|name| !name.is_empty()).unwrap_or("without a name");
+        if leads_to_lists(route) {
+            if !wants_admission(route) {
+                findings.bad(
+                    &format!("{about}: route {name} leads to the lists without the gate's leave"),
+                    &format!("match the filter state {FILTER_STATE} by the prefix {ADMITTED} in it"),
+                );
+            }
+            match shadow {
+                Some(before) => findings.bad(
+                    &format!("{about}: route {name} is never reached: {before} takes every request before it"),
+                    "put it first",
+                ),
+                None => ours.push(route),
+            }
+        } else if managed && string(route, "/route/cluster") != Some(EMPTY_CLUSTER) {
+            findings.bad(
+                &format!("{about}: route {name} leads past the gate"),
+                &format!("let it lead to {EMPTY_CLUSTER}, or take it out"),
+            );
+        }
+        if takes_all(route) {
+            shadow.get_or_insert(name);
+        }
+    }
+    ours
+}
+
+fn leads_to_lists(route: &Value) -> bool {
+    string(route, "/route/cluster_header").is_some_and(|header| header.eq_ignore_ascii_case(LIST_HEADER))
+}
+
+fn wants_admission(route: &Value) -> bool {
+    route.get("match").is_some_and(|conditions| {
+        list(conditions, "filter_state").any(|state| {
+            string(state, "/key") == Some(FILTER_STATE)
+                && string(state, "/string_match/prefix").is_some_and(|prefix| prefix.starts_with(ADMITTED))
+        })
+    })
+}
+
+/// Whether no request passes it by.
+fn takes_all(route: &Value) -> bool {
+    let Some(conditions) = route.get("match").and_then(Value::as_object) else { return false };
+    conditions.len() == 1 && conditions.get("prefix").is_some_and(|prefix| prefix == "/" || prefix == "")
+}
+
+fn body(about: &str, host: &Value, route: &Value, limit: u64, findings: &mut Findings) {
+    let of = |message: &Value| {
+        number(message, "/request_body_buffer_limit").or_else(|| number(message, "/per_request_buffer_limit_bytes"))
+    };
+    let told = match of(route).or_else(|| of(host)) {
+        Some(bytes) if bytes >= limit => return,
+        Some(bytes) => format!("keeps {bytes} bytes of a request"),
+        None => "keeps only 1 MiB of a request, the default,".to_owned(),
+    };
+    findings.bad(
+        &format!("{about}: {told} for another attempt, and larger ones end in a 413"),
+        &format!("set request_body_buffer_limit to {limit} or more on the virtual host"),
+    );
+}
+
+fn removes_list_header(manager: &Value) -> bool {
+    list(manager, "early_header_mutation_extensions")
+        .filter_map(|extension| extension.get("typed_config"))
+        .flat_map(|config| list(config, "mutations"))
+        .any(|mutation| string(mutation, "/remove").is_some_and(|name| name.eq_ignore_ascii_case(LIST_HEADER)))
+}
