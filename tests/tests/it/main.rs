@@ -9,6 +9,7 @@
 
 mod attacks;
 mod bad_policy;
+mod doctor;
 mod encoded_requests;
 mod harness;
 mod identities;
