@@ -32,6 +32,8 @@ async fn spoilt(good: &Envoy) -> EnvoyConfig {
         "/filter_chains/0/filters/0/typed_config/access_log/0/typed_config/log_format/text_format_source/inline_string";
     let format = listener.pointer_mut(format).unwrap();
     *format = json!(format!("%REQ(AUTHORIZATION)% {}", format.as_str().unwrap()));
+    // Its clusters come by xDS, after it.
+    listener["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]["validate_clusters"] = json!(false);
     let fields = bootstrap.as_object_mut().unwrap();
     fields.remove("node");
     bootstrap["dynamic_resources"].as_object_mut().unwrap().remove("lds_config");
