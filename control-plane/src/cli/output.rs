@@ -7,6 +7,8 @@ use anyhow::Context as _;
 use serde_json::Value;
 use sluicegate_core::noun::Nano;
 
+use crate::store::noun::is_invisible;
+
 /// How answers are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Output {
@@ -84,15 +86,24 @@ fn table(rows: &[Value], columns: &[Column]) -> String {
 pub(super) fn text(row: &Value, field: &str) -> String {
     match row.get(field) {
         None | Some(Value::Null) => "-".to_owned(),
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => visible(text),
         Some(Value::Array(items)) if items.is_empty() => "-".to_owned(),
         Some(Value::Array(items)) => items
             .iter()
-            .map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned))
+            .map(|item| item.as_str().map_or_else(|| item.to_string(), visible))
             .collect::<Vec<_>>()
             .join(","),
         Some(other) => other.to_string(),
     }
+}
+
+/// What commands a terminal or hides in it is written out: a model's name in the ledger is what some client sent.
+fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || is_invisible(c) { out.extend(c.escape_unicode()) } else { out.push(c) }
+    }
+    out
 }
 
 /// Nano-dollars as dollars.
@@ -128,5 +139,11 @@ mod tests {
         let columns: [Column; 2] = [("A", |r| text(r, "a")), ("COST", |r| dollars(r, "n"))];
         assert_eq!(table(&rows, &columns), "A          COST\nlong cell  $1.50\n-          unpriced\n");
         assert_eq!(millis(&json!({"x": 12_340}), "x"), "12.3ms");
+    }
+
+    #[test]
+    fn a_cell_commands_no_terminal() {
+        let cell = text(&json!({"model": "a\u{1b}[2Jb\n\u{202e}c é"}), "model");
+        assert_eq!(cell, "a\\u{1b}[2Jb\\u{a}\\u{202e}c é");
     }
 }

@@ -1,6 +1,7 @@
 //! What is in the store but cannot work, or not as somebody would expect.
 
 use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
 
 use super::feed::read_credentials;
 use super::{CredentialRow, MIGRATIONS, Store, StoreError};
@@ -69,14 +70,19 @@ impl Store {
     /// When the database is away.
     pub async fn examine(&self) -> Result<Examined, StoreError> {
         let mut tx = self.pool.begin_with("begin isolation level repeatable read read only").await?;
-        let (version, applied, now) = sqlx::query_as(DATABASE).fetch_one(&mut *tx).await?;
-        let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
         Ok(Examined {
-            database: Examination { version, schema: (applied, newest), now },
-            authorities: sqlx::query_as(AUTHORITIES).fetch_all(&mut *tx).await?,
             credentials: read_credentials(&mut tx).await?,
             without_credential: sqlx::query_as(WITHOUT_CREDENTIAL).fetch_all(&mut *tx).await?,
             without_price: sqlx::query_as(WITHOUT_PRICE).fetch_all(&mut *tx).await?,
+            authorities: sqlx::query_as(AUTHORITIES).fetch_all(&mut *tx).await?,
+            database: database(&mut tx).await?,
         })
     }
+}
+
+/// Its time is read last, close to when the caller compares it.
+async fn database(conn: &mut PgConnection) -> sqlx::Result<Examination> {
+    let (version, applied, now) = sqlx::query_as(DATABASE).fetch_one(conn).await?;
+    let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+    Ok(Examination { version, schema: (applied, newest), now })
 }

@@ -182,3 +182,23 @@ async fn doctor_says_so_where_no_envoy_answers() {
         "{alone}"
     );
 }
+
+#[tokio::test]
+async fn doctor_tells_when_certificates_end() {
+    let mut cli = Cli::new().await;
+    let (url, ca) = cli.gate.served_with_tls().await;
+    let authority = json!({"ca": ca, "base_url": "https://models.example/v1"});
+    cli.gate.patched("/v1/providers/openai", authority).await;
+    let file = std::env::temp_dir().join(format!("sluicegate-cli-ca-{}.pem", std::process::id()));
+    std::fs::write(&file, ca).unwrap();
+    cli.url = url;
+    let output = cli.run(&["doctor", "--ca", file.to_str().unwrap()], "").await;
+    std::fs::remove_file(file).unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "OK   control plane: its certificate is valid until 4096-",
+        "OK   provider openai: its CA is valid until 4096-",
+    ] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+}

@@ -279,7 +279,7 @@ pub(super) fn check_name(field: &str, name: &str, slash: bool) -> Result<(), Fau
 }
 
 /// Whether a character shows nothing of itself, or turns the direction of what stands beside it.
-fn is_invisible(c: char) -> bool {
+pub(crate) fn is_invisible(c: char) -> bool {
     matches!(c,
         // Soft hyphen, Arabic letter mark, Mongolian vowel separator.
         '\u{ad}' | '\u{61c}' | '\u{180e}'

@@ -154,7 +154,7 @@ fn shows_query(printed: &Printed) -> bool {
         Printed::Header(name) => WITH_QUERY.contains(&name.as_str()),
         Printed::Operator(operator, args) => match operator.as_str() {
             "REQ" => args.to_ascii_lowercase().split('?').any(|arg| WITH_QUERY.contains(&arg)),
-            "PATH" => !args.split(':').next().is_some_and(|query| query == "NQ"),
+            "PATH" => args.split(':').next() != Some("NQ"),
             "QUERY_PARAM" | "QUERY_PARAMS" => true,
             _ => false,
         },

@@ -2,14 +2,16 @@
 
 use serde_json::Value;
 
-use super::{Findings, formats, is_type, list, millis, number, plugin, routes, sections, string};
+use super::routes::{self, Routes};
+use super::{Findings, formats, is_type, list, millis, number, plugin, sections, string};
 use crate::xds::LISTENER;
 
 /// The largest request body that the gate takes.
 const BODY_LIMIT: u64 = 32 << 20;
 /// Reasoning models think for minutes without a byte.
 const SHORTEST_IDLE_MS: u64 = 600_000;
-/// Envoy's own default.
+/// Envoy's own defaults.
+const DEFAULT_BUFFER: u64 = 1 << 20;
 const DEFAULT_IDLE_MS: u64 = 300_000;
 
 /// An HTTP connection manager with the gate in it.
@@ -38,7 +40,15 @@ pub(super) fn judge(config: &Value, findings: &mut Findings) {
             findings.note(&format!("listener {name}: its routes are not in the dump"));
         }
         for table in &tables {
-            routes::judge(name, table, one.manager, name == LISTENER, BODY_LIMIT, findings);
+            let routes = Routes {
+                listener: name,
+                manager: one.manager,
+                table,
+                managed: name == LISTENER,
+                connection_limit: connection_limit(one),
+                body_limit: BODY_LIMIT,
+            };
+            routes::judge(&routes, findings);
         }
         formats::judge(name, one.listener, one.manager, findings);
     }
@@ -73,19 +83,22 @@ fn guarded(listener: &Value) -> Vec<Guarded<'_>> {
         .collect()
 }
 
+fn connection_limit(one: &Guarded<'_>) -> u64 {
+    number(one.listener, "/per_connection_buffer_limit_bytes").unwrap_or(DEFAULT_BUFFER)
+}
+
 fn buffers(one: &Guarded<'_>, findings: &mut Findings) {
-    let name = one.name;
-    let told = match number(one.listener, "/per_connection_buffer_limit_bytes") {
-        Some(bytes) if bytes >= BODY_LIMIT => {
-            return findings.good(&format!("listener {name}: buffers {} MiB per connection", bytes >> 20));
-        }
-        Some(bytes) => format!("{bytes} bytes"),
-        None => "1 MiB, the default,".to_owned(),
-    };
-    findings.bad(
-        &format!("listener {name}: buffers {told} per connection, and larger requests end in a 413"),
-        &format!("set per_connection_buffer_limit_bytes to {BODY_LIMIT} or more"),
-    );
+    let (name, bytes) = (one.name, connection_limit(one));
+    if bytes >= BODY_LIMIT {
+        findings.good(&format!("listener {name}: buffers {} MiB per connection", bytes >> 20));
+    } else {
+        findings.warning(
+            &format!(
+                "listener {name}: buffers {bytes} bytes per connection; larger answers that must be held back fail"
+            ),
+            &format!("set per_connection_buffer_limit_bytes to {BODY_LIMIT} or more"),
+        );
+    }
 }
 
 fn idle(one: &Guarded<'_>, findings: &mut Findings) {

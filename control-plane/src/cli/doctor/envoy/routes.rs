@@ -5,23 +5,30 @@ use sluicegate_core::policy::names::{ADMITTED, EMPTY_CLUSTER, FILTER_STATE, LIST
 
 use super::{Findings, list, number, string};
 
-/// `managed`: whether every route must be ours.
-pub(super) fn judge(
-    listener: &str,
-    table: &Value,
-    manager: &Value,
-    managed: bool,
-    body_limit: u64,
-    findings: &mut Findings,
-) {
+/// The routes of a connection manager that has the gate.
+#[derive(Debug)]
+pub(super) struct Routes<'a> {
+    /// The listener's name.
+    pub listener: &'a str,
+    pub manager: &'a Value,
+    pub table: &'a Value,
+    /// Whether every route must be ours.
+    pub managed: bool,
+    /// What the listener buffers per connection, and the largest body that the gate takes; bytes.
+    pub connection_limit: u64,
+    pub body_limit: u64,
+}
+
+pub(super) fn judge(routes: &Routes<'_>, findings: &mut Findings) {
+    let Routes { listener, manager, table, managed, .. } = *routes;
     let before = findings.all.len();
     let mut admitted = 0;
     for host in list(table, "virtual_hosts") {
         let about = format!("listener {listener}, virtual host {}", string(host, "/name").unwrap_or_default());
         let ours = order(&about, host, managed, findings);
         admitted += ours.len();
-        for route in ours {
-            body(&about, host, route, body_limit, findings);
+        if let Some(route) = ours.first() {
+            body(&about, host, route, routes, findings);
         }
     }
     if admitted == 0 {
@@ -93,19 +100,21 @@ fn takes_all(route: &Value) -> bool {
     conditions.len() == 1 && conditions.get("prefix").is_some_and(|prefix| prefix == "/" || prefix == "")
 }
 
-fn body(about: &str, host: &Value, route: &Value, limit: u64, findings: &mut Findings) {
-    let of = |message: &Value| {
+/// A body waits for its admission on whichever route its headers match, then on the one to the lists. Measured: the larger
+/// of the connection's and the route's limit admits it; a route's below that only ends further attempts.
+fn body(about: &str, host: &Value, admitted: &Value, routes: &Routes<'_>, findings: &mut Findings) {
+    let own = |message: &Value| {
         number(message, "/request_body_buffer_limit").or_else(|| number(message, "/per_request_buffer_limit_bytes"))
     };
-    let told = match of(route).or_else(|| of(host)) {
-        Some(bytes) if bytes >= limit => return,
-        Some(bytes) => format!("keeps {bytes} bytes of a request"),
-        None => "keeps only 1 MiB of a request, the default,".to_owned(),
-    };
-    findings.bad(
-        &format!("{about}: {told} for another attempt, and larger ones end in a 413"),
-        &format!("set request_body_buffer_limit to {limit} or more on the virtual host"),
-    );
+    let limits = list(host, "routes").map(|route| own(route).or_else(|| own(host)).unwrap_or(0));
+    let waits = limits.min().unwrap_or(0).max(routes.connection_limit);
+    let limit = routes.body_limit;
+    let remedy = format!("set request_body_buffer_limit to {limit} or more on the virtual host");
+    if waits < limit {
+        findings.bad(&format!("{about}: requests of more than {waits} bytes end in a 413"), &remedy);
+    } else if let Some(kept) = own(admitted).or_else(|| own(host)).filter(|kept| *kept < limit) {
+        findings.warning(&format!("{about}: requests of more than {kept} bytes get no second attempt"), &remedy);
+    }
 }
 
 fn removes_list_header(manager: &Value) -> bool {

@@ -155,14 +155,25 @@ fn the_entries_are_judged() {
 
 #[test]
 fn buffers_and_timers_are_judged() {
+    let connection = format!("{LISTENER}/per_connection_buffer_limit_bytes");
+    let host = format!("{MANAGER}/route_config/virtual_hosts/0");
+    let on_host = format!("{host}/request_body_buffer_limit");
     for limit in [Value::Null, json!(1 << 20)] {
-        let line = fault(&format!("{LISTENER}/per_connection_buffer_limit_bytes"), limit);
-        assert!(line.starts_with("FAIL Envoy e: listener sluicegate: buffers 1"), "{line}");
+        let line = fault(&connection, limit);
+        assert!(line.starts_with("WARN Envoy e: listener sluicegate: buffers 1048576 bytes per connection"), "{line}");
     }
-    for limit in [Value::Null, json!("1048576")] {
-        let line = in_manager("/route_config/virtual_hosts/0/request_body_buffer_limit", limit);
-        assert!(line.starts_with("FAIL") && line.contains("keeps "), "{line}");
+    // Either limit admits a body; the route's alone decides on a second attempt.
+    assert!(faults(&[(&on_host, Value::Null)]).is_empty());
+    let once = fault(&on_host, json!("2097152"));
+    assert!(once.starts_with("WARN") && once.contains("more than 2097152 bytes get no second attempt"), "{once}");
+    for limit in [Value::Null, json!("2097152")] {
+        let line = faults(&[(&connection, Value::Null), (&on_host, limit)]).join("");
+        assert!(line.contains("FAIL") && line.contains("bytes end in a 413"), "{line}");
     }
+    // On the route to the lists alone it comes too late: a body waits on another.
+    let late = (format!("{host}/routes/0/request_body_buffer_limit"), json!("67108864"));
+    let late = faults(&[(&connection, Value::Null), (&on_host, Value::Null), (&late.0, late.1)]).join("");
+    assert!(late.contains("more than 1048576 bytes end in a 413"), "{late}");
     assert!(in_manager("/stream_idle_timeout", Value::Null).starts_with("WARN Envoy e: listener sluicegate: cuts"));
     assert!(faults(&[(&format!("{MANAGER}/stream_idle_timeout"), json!("0s"))]).is_empty());
     let mut refused = fixture();
