@@ -16,6 +16,8 @@ const CAPACITY: usize = 20_000;
 /// Batches leave no more often than this: at high rates that saves most of the cost, at low ones nothing waits.
 const PACE_NS: u64 = 5_000_000;
 const FAST_TICK_MS: u32 = 5;
+/// As soon as the worker has seen to its connections.
+const NEXT_TICK_MS: u32 = 1;
 /// How often it is looked for records whose ack stays away.
 const OVERDUE_NS: u64 = 1_000_000_000;
 
@@ -30,7 +32,7 @@ pub struct Flow {
     root: u32,
     sent_at: u64,
     looked_at: u64,
-    fast: bool,
+    tick_ms: u32,
 }
 
 impl Flow {
@@ -43,7 +45,7 @@ impl Flow {
             root: 0,
             sent_at: 0,
             looked_at: 0,
-            fast: false,
+            tick_ms: TICK_MS,
         }
     }
 
@@ -58,10 +60,24 @@ impl Flow {
         }
         if now.0.saturating_sub(self.sent_at) >= PACE_NS {
             self.send(now.0);
-        } else if !self.fast {
-            self.fast = host::set_tick_period(FAST_TICK_MS).is_ok();
+        } else {
+            self.set_tick(self.tick_ms.min(FAST_TICK_MS));
         }
         let _ = host::set_effective_context(context);
+    }
+
+    /// Asks for a tick at once. `context` is the effective one, and is again afterwards.
+    pub fn hurry(&mut self, context: u32) {
+        if host::set_effective_context(self.root).is_ok() {
+            self.set_tick(NEXT_TICK_MS);
+            let _ = host::set_effective_context(context);
+        }
+    }
+
+    fn set_tick(&mut self, ms: u32) {
+        if ms != self.tick_ms && host::set_tick_period(ms).is_ok() {
+            self.tick_ms = ms;
+        }
     }
 
     /// Asks who somebody is, at once. `context` is the effective one, and is again afterwards.
@@ -84,7 +100,7 @@ impl Flow {
     pub fn tick(&mut self, root: u32, cluster: &str, hello: impl FnOnce() -> FlowHello, now: u64) {
         if self.root != root {
             self.root = root;
-            self.fast = false;
+            self.tick_ms = TICK_MS;
         }
         if self.link.open(cluster, now) {
             self.resend();
@@ -100,15 +116,16 @@ impl Flow {
         self.send(now);
     }
 
-    /// On a root's callback: its ticks come fast while something is queued here, or `more` is to be done soon.
+    /// On a root's callback: its ticks come fast while something is queued here, and one after the other while `more` is to be done.
     pub fn pace(&mut self, root: u32, more: bool) {
         if root != self.root {
             return;
         }
-        let wanted = more || (self.link.is_open() && self.outbox.has_unsent());
-        if wanted != self.fast && host::set_tick_period(if wanted { FAST_TICK_MS } else { TICK_MS }).is_ok() {
-            self.fast = wanted;
-        }
+        self.set_tick(match more {
+            true => NEXT_TICK_MS,
+            false if self.link.is_open() && self.outbox.has_unsent() => FAST_TICK_MS,
+            false => TICK_MS,
+        });
     }
 
     /// An answer to a question is returned, to be applied.

@@ -3,13 +3,17 @@
 mod arrival;
 mod caller;
 
+use std::rc::Rc;
+
 use sluicegate_core::dialect::openai::models::{list_body, model_body};
 use sluicegate_core::exchange::{Awaited, Closing, Identity, Moment, Mono, Reading, Ticket, Turned, label, log};
+use sluicegate_core::plugin::Attached;
 use sluicegate_core::policy::names;
 use sluicegate_core::proto::dataplane::Record;
 use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::CompiledProfile;
 
+use crate::attached;
 use crate::body;
 use crate::host::{self, Map};
 use crate::reply::LocalReply;
@@ -19,13 +23,15 @@ use caller::Caller;
 
 /// How long a request waits for the policy of a VM that has just begun.
 const POLICY_WAIT_NS: u64 = 1_000_000_000;
-/// How long for who its holder is: shorter than its catch-all route, which would end it without a word.
-const IDENTITY_WAIT_NS: u64 = 4_000_000_000;
+/// How long for anything else: shorter than its catch-all route, which would end it without a word.
+const PATIENCE_NS: u64 = 4_000_000_000;
 
 /// One client request, as the gate sees it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Gate {
     stage: Stage,
+    /// Where the listener is somebody else's.
+    attached: Option<Rc<Attached>>,
 }
 
 #[derive(Debug, Default)]
@@ -41,27 +47,40 @@ enum Stage {
     Admitted,
     /// Answered by the gate; the record, if there is one, goes to the ledger.
     Answered(Option<Box<Record>>),
+    /// Somebody else's.
+    Passed,
 }
 
 impl Gate {
+    pub fn new(attached: Option<Rc<Attached>>) -> Self {
+        Self { stage: Stage::New, attached }
+    }
+
     pub fn request_headers(&mut self, context: u32, end: bool, shared: &mut Shared) -> Action {
-        match arrive(context, end, shared) {
-            Ok(Arrival::Body(request)) => self.stage = Stage::Reading(request),
+        match arrive(context, end, self.attached.as_deref(), shared) {
+            Ok(Arrival::Body(request)) => {
+                shared.gate_pauses.begin(context);
+                self.stage = Stage::Reading(request);
+            }
             Ok(Arrival::Models(request)) => self.proceed(context, request, host::now(), shared),
             Ok(Arrival::Answer(reply)) => self.answer(&reply),
+            Ok(Arrival::NotOurs) => self.stage = Stage::Passed,
             Err(turned) => self.turn_away(*turned, shared),
         }
-        Action::Pause
+        self.request_action()
     }
 
     /// `size` counts all that is buffered: while a request is paused the host keeps what came before.
     pub fn request_body(&mut self, context: u32, size: usize, end: bool, shared: &mut Shared) -> Action {
         match std::mem::take(&mut self.stage) {
-            Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }) => match body::read(reading, size) {
-                Ok(reading) if end => self.read(context, caller, reading, shared),
-                Ok(reading) => self.stage = Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }),
-                Err(turned) => self.turn_away(*turned, shared),
-            },
+            Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }) => {
+                shared.gate_pauses.works();
+                match body::read(reading, size) {
+                    Ok(reading) if end => self.read(context, caller, reading, shared),
+                    Ok(reading) => self.stage = Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }),
+                    Err(turned) => self.turn_away(*turned, shared),
+                }
+            }
             other => self.stage = other,
         }
         self.request_action()
@@ -71,6 +90,7 @@ impl Gate {
     pub fn request_trailers(&mut self, context: u32, shared: &mut Shared) -> Action {
         match std::mem::take(&mut self.stage) {
             Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }) => {
+                shared.gate_pauses.works();
                 self.read(context, caller, reading, shared);
             }
             other => self.stage = other,
@@ -81,24 +101,65 @@ impl Gate {
     /// A request that waits is answered with `Pause` at each of its callbacks: `Continue` would release it.
     fn request_action(&self) -> Action {
         match self.stage {
-            Stage::Admitted => Action::Continue,
+            Stage::Admitted | Stage::Passed => Action::Continue,
             Stage::New | Stage::Reading(_) | Stage::Parked(..) | Stage::Answered(_) => Action::Pause,
         }
     }
 
-    /// The body is whole.
-    fn read(&mut self, context: u32, caller: Caller, reading: Box<Reading>, shared: &mut Shared) {
-        match body::decode(reading) {
-            Ok(reading) => {
-                let request = Request { caller, wants: Wants::Exchange(reading) };
-                self.proceed(context, request, host::now(), shared);
+    /// The body is whole. One that is compressed is decoded at once if that is soon done, and otherwise waits for its turn.
+    fn read(&mut self, context: u32, caller: Caller, mut reading: Box<Reading>, shared: &mut Shared) {
+        let now = host::now();
+        let decoded = match (reading.is_encoded(), shared.decodings.at_once(now.0)) {
+            (false, _) => Ok(true),
+            (true, None) => Ok(false),
+            (true, Some(until)) => {
+                let decoded = decode(context, &mut reading, until, shared);
+                shared.decodings.spend(host::now().0.saturating_sub(now.0));
+                decoded
             }
-            Err(turned) => self.turn_away(*turned, shared),
+        };
+        let request = Request { caller, wants: Wants::Exchange(reading) };
+        match decoded {
+            Err(refusal) => self.turn_away(*request.turned_away(refusal), shared),
+            Ok(true) => self.proceed(context, request, now, shared),
+            Ok(false) => {
+                let until = Mono(now.0.saturating_add(PATIENCE_NS));
+                if !shared.decodings.wait(context) || !shared.waiting.park(context, Awaited::Turn, until) {
+                    return self.turn_away(*request.turned_away(Refusal::GatewayBusy), shared);
+                }
+                shared.flow.hurry(context);
+                self.stage = Stage::Parked(request, now);
+            }
         }
+    }
+
+    /// For the root, which has made this context the effective one: goes on decoding until `until`. Returns whether the
+    /// request is to be resumed.
+    pub fn decode_on(&mut self, context: u32, until: u64, shared: &mut Shared) -> bool {
+        let Stage::Parked(Request { wants: Wants::Exchange(reading), .. }, _) = &mut self.stage else {
+            shared.decodings.done(context);
+            return false;
+        };
+        let decoded = decode(context, reading, until, shared);
+        if let Ok(false) = decoded {
+            return false;
+        }
+        shared.decodings.done(context);
+        shared.waiting.forget(context);
+        if let Stage::Parked(request, since) = std::mem::take(&mut self.stage) {
+            match decoded {
+                Err(refusal) => self.turn_away(*request.turned_away(refusal), shared),
+                Ok(_) => self.proceed(context, request, since, shared),
+            }
+        }
+        matches!(self.stage, Stage::Admitted)
     }
 
     /// All of the request is here, since `since`: it is decided, or waits for what is missing.
     fn proceed(&mut self, context: u32, request: Request, since: Mono, shared: &mut Shared) {
+        if matches!(&request.wants, Wants::Exchange(reading) if reading.is_encoded()) {
+            return self.turn_away(*request.turned_away(Refusal::GatewayBusy), shared);
+        }
         let Request { caller, wants } = request;
         let mut request = Request { caller: Caller::Token(String::new()), wants };
         match caller.settle(context, request.ticket(), shared) {
@@ -113,8 +174,8 @@ impl Gate {
 
     fn park(&mut self, context: u32, request: Request, since: Mono, shared: &mut Shared) {
         let (awaited, patience) = match request.caller.awaits() {
-            Some(identity @ Awaited::Identity(_)) => (identity, IDENTITY_WAIT_NS),
-            Some(Awaited::Policy) | None => (Awaited::Policy, POLICY_WAIT_NS),
+            Some(identity @ Awaited::Identity(_)) => (identity, PATIENCE_NS),
+            Some(Awaited::Policy | Awaited::Turn) | None => (Awaited::Policy, POLICY_WAIT_NS),
         };
         let until = Mono(since.0.saturating_add(patience));
         if until <= host::now() || !shared.waiting.park(context, awaited, until) {
@@ -138,6 +199,19 @@ impl Gate {
         }
     }
 
+    /// Its body is still to come.
+    pub fn is_reading(&self) -> bool {
+        matches!(self.stage, Stage::Reading(_))
+    }
+
+    /// For the root, as [`Self::unpark`]: the body will not come.
+    pub fn give_up(&mut self, refusal: Refusal, shared: &mut Shared) {
+        match std::mem::take(&mut self.stage) {
+            Stage::Reading(request) => self.turn_away(*request.turned_away(refusal), shared),
+            other => self.stage = other,
+        }
+    }
+
     /// Happens once to a request, and nothing else lets one through.
     fn decide(&mut self, context: u32, reading: Box<Reading>, profile: &CompiledProfile, shared: &mut Shared) {
         let Some(policy) = shared.policy.clone() else {
@@ -145,10 +219,15 @@ impl Gate {
         };
         let now = host::now();
         let moment = Moment { now, now_ns: shared.control_plane_time(now), random: shared.random() };
-        let exchange = match reading.admit(profile, &policy, moment) {
+        let mut exchange = match reading.admit(profile, &policy, moment) {
             Ok(exchange) => exchange,
             Err(turned) => return self.turn_away(*turned, shared),
         };
+        if let Some(attached) = &self.attached
+            && let Err(refusal) = attached::send(attached, &mut exchange)
+        {
+            return self.turn_away(Turned { refusal, ticket: exchange.ticket }, shared);
+        }
         let plan = log::admitted(shared.origin(context), &exchange.plan());
         if mark(&plan, &exchange.cluster, exchange.positions.len()).is_err() {
             let refusal = Refusal::Internal { what: "the request could not be marked as admitted" };
@@ -190,7 +269,7 @@ impl Gate {
         LocalReply::refusal(&refusal, ticket.operation).send();
         let now = host::now();
         let record = ticket.close(Some(&refusal), now, shared.control_plane_time(now));
-        shared.metrics.refused(&refusal);
+        shared.refused(&refusal);
         // What has no owner is not booked without end: a flood of bad keys is counted, and only a few are kept.
         let keep = ticket.identity != Identity::default() || shared.may_book_stranger(now);
         self.stage = Stage::Answered(keep.then(|| Box::new(record)));
@@ -201,17 +280,26 @@ impl Gate {
         if let Stage::Reading(_) = self.stage
             && let Stage::Reading(request) = std::mem::take(&mut self.stage)
         {
-            self.turn_away(*request.turned_away(Refusal::UploadStalled), shared);
+            let refusal = match reply_status() {
+                Some(400) => Refusal::MalformedRequest,
+                Some(413) => Refusal::BodyTooLarge { limit: None },
+                Some(_) | None => Refusal::UploadStalled,
+            };
+            self.turn_away(*request.turned_away(refusal), shared);
             return Action::Continue;
         }
         if let Stage::Admitted = self.stage
             && let Some(exchange) = shared.exchanges.get_mut(&context)
             && !exchange.replied()
         {
-            let status = host::headers(Map::ResponseHeaders).ok().and_then(|h| h.status()).unwrap_or(503);
-            let refusal = Refusal::from_envoy(status);
+            let status = reply_status().unwrap_or(503);
+            let refusal = match &self.attached {
+                Some(_) if exchange.attempts() == 0 => Refusal::unadapted(status, &details()),
+                _ => Refusal::from_envoy(status),
+            };
             LocalReply::refusal(&refusal, exchange.ticket.operation).send();
-            exchange.refuse(refusal);
+            exchange.refuse(refusal.clone());
+            shared.refused(&refusal);
         }
         Action::Continue
     }
@@ -224,6 +312,13 @@ impl Gate {
                 let Some(mut exchange) = shared.exchanges.remove(&context) else { return };
                 // Asked only when something went wrong: a property costs as much as the rest of this callback.
                 let details = if exchange.ended() { Vec::new() } else { details() };
+                // The client may leave before its adapter hears of it.
+                if let Some(last) = exchange.attempts().checked_sub(1)
+                    && exchange.waits(last)
+                    && host::never_connected()
+                {
+                    exchange.never_sent(last);
+                }
                 let records = exchange.close(Closing { now, details: &details });
                 shared.metrics.closed(&exchange, &records);
                 records
@@ -234,11 +329,14 @@ impl Gate {
                 Wants::Models(..) => return,
             },
             Stage::Answered(Some(record)) => vec![*record],
-            Stage::New | Stage::Answered(None) => return,
+            Stage::New | Stage::Answered(None) | Stage::Passed => return,
         };
-        // A failure costs the second witness of this one request, not the request.
-        let value = log::recorded(shared.origin(context), &records);
-        let _ = host::set_filter_state(names::FILTER_STATE_NAME, value.as_bytes());
+        // Before the process's identity is known a record in the log would be another one than that which is sent. A failure
+        // costs the second witness of this one request, not the request.
+        if shared.boot != 0 {
+            let value = log::recorded(shared.origin(context), &records);
+            let _ = host::set_filter_state(names::FILTER_STATE_NAME, value.as_bytes());
+        }
         shared.flow.book(context, records, now);
     }
 }
@@ -252,6 +350,17 @@ fn mark(plan: &str, cluster: &str, positions: usize) -> host::HostResult<()> {
         host::set_header(Map::RequestHeaders, b"x-envoy-max-retries", retries.as_bytes())?;
     }
     host::set_header(Map::RequestHeaders, names::LIST_HEADER.as_bytes(), cluster.as_bytes())
+}
+
+/// Decodes until `until`; `false` while there is more to do.
+fn decode(context: u32, reading: &mut Reading, until: u64, shared: &mut Shared) -> Result<bool, Refusal> {
+    let Some(bytes) = body::decode(reading, until)? else { return Ok(false) };
+    if shared.decodings.hold(context, bytes) { Ok(true) } else { Err(Refusal::GatewayBusy) }
+}
+
+/// Of the reply that is on its way to the client.
+fn reply_status() -> Option<u32> {
+    host::headers(Map::ResponseHeaders).ok().and_then(|headers| headers.status())
 }
 
 fn details() -> Vec<u8> {

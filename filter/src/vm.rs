@@ -1,17 +1,24 @@
 //! The state of one VM: its roots, its streams, and what they share.
 
 mod shared;
+mod watch;
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
-use sluicegate_core::plugin::{PluginConfig, Role};
+use sluicegate_core::plugin::{Attached, PluginConfig, Role};
 
 use crate::adapter::Adapter;
+use crate::decodings::SLICE_NS;
 use crate::gate::Gate;
 use crate::host::{self, Buffer, LogLevel};
 use crate::root::{Root, TICK_MS};
 
 pub use shared::Shared;
+pub use watch::Pauses;
+
+/// Requests that one callback resumes at most: more overflow the VM's stack.
+const RESUMED_AT_ONCE: usize = 32;
 
 /// What a stream callback answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +40,7 @@ pub struct Vm {
 #[derive(Debug)]
 enum Plugin {
     Unconfigured,
-    Configured(PluginConfig),
+    Configured(PluginConfig, Option<Rc<Attached>>),
 }
 
 #[derive(Debug)]
@@ -56,9 +63,12 @@ impl Vm {
             return;
         }
         let stream = match self.roots.get(&root) {
-            Some(Plugin::Configured(PluginConfig { role: Role::Adapter, .. })) => Stream::Adapter(Adapter::default()),
+            Some(Plugin::Configured(config, attached)) => match config.role {
+                Role::Gate => Stream::Gate(Gate::new(attached.clone())),
+                Role::Adapter => Stream::Adapter(Adapter::new(attached.clone())),
+            },
             // A stream whose root is unknown is a gate's: it lets nothing through without a policy.
-            _ => Stream::Gate(Gate::default()),
+            Some(Plugin::Unconfigured) | None => Stream::Gate(Gate::new(None)),
         };
         self.streams.insert(context, stream);
     }
@@ -66,7 +76,7 @@ impl Vm {
     /// Runs in a throw-away VM first: so nothing here touches shared data or opens a stream.
     pub fn configure(&mut self, context: u32, size: usize) -> bool {
         let bytes = host::buffer(Buffer::PluginConfiguration, 0, size).unwrap_or_default();
-        let config = match PluginConfig::parse(&bytes) {
+        let mut config = match PluginConfig::parse(&bytes) {
             Ok(config) => config,
             Err(reason) => {
                 host::log(LogLevel::Error, &format!("sluicegate: plugin configuration: {reason}"));
@@ -75,22 +85,26 @@ impl Vm {
         };
         if config.role == Role::Gate {
             self.root.announce(context, config.version);
+            self.shared.has_gate = true;
             // A refused tick leaves the filter without state: it would answer 503 for ever, so it is refused here.
             if host::set_tick_period(TICK_MS).is_err() {
                 return false;
             }
         }
-        self.roots.insert(context, Plugin::Configured(config));
+        let attached = config.attached.take().map(Rc::new);
+        self.roots.insert(context, Plugin::Configured(config, attached));
         true
     }
 
     pub fn tick(&mut self, context: u32) {
         #[cfg(feature = "count")]
         crate::count::tally::publish("streams");
-        if let Some(Plugin::Configured(config)) = self.roots.get(&context) {
+        if let Some(Plugin::Configured(config, _)) = self.roots.get(&context) {
             self.root.tick(context, config, &mut self.shared);
         }
+        self.decode(context);
         self.unpark(context);
+        self.watch(context);
         #[cfg(feature = "count")]
         crate::count::tally::publish("ticks");
     }
@@ -98,21 +112,38 @@ impl Vm {
     /// Resumes requests that waited: at most 32 in one callback, because more overflow the VM's stack, and each once. The
     /// others follow on a tick soon.
     fn unpark(&mut self, root: u32) {
-        const AT_ONCE: usize = 32;
         let now = host::now();
-        for _ in 0..AT_ONCE {
+        for _ in 0..RESUMED_AT_ONCE {
             let Some(context) = self.shared.waiting.next(now) else { break };
-            let Some(Stream::Gate(gate)) = self.streams.get_mut(&context) else { continue };
-            // A client that has left took its context with it; then the old one is still effective.
-            if host::set_effective_context(context).is_err() {
-                continue;
-            }
-            if gate.unpark(context, &mut self.shared) {
-                let _ = host::continue_request();
-            }
-            let _ = host::set_effective_context(root);
+            self.with_gate(root, context, |gate, shared| gate.unpark(context, shared));
         }
-        self.shared.flow.pace(root, self.shared.waiting.has_due());
+        let more = self.shared.waiting.has_due() || self.shared.decodings.first().is_some();
+        self.shared.flow.pace(root, more);
+    }
+
+    /// Works on compressed bodies for a moment, one after the other.
+    fn decode(&mut self, root: u32) {
+        let until = host::now().0.saturating_add(SLICE_NS);
+        for _ in 0..RESUMED_AT_ONCE {
+            let Some(context) = self.shared.decodings.first() else { return };
+            self.with_gate(root, context, |gate, shared| gate.decode_on(context, until, shared));
+            if host::now().0 >= until {
+                return;
+            }
+        }
+    }
+
+    /// Does something for a paused request from a root's callback, and resumes it if that says so.
+    fn with_gate(&mut self, root: u32, context: u32, act: impl FnOnce(&mut Gate, &mut Shared) -> bool) {
+        let Some(Stream::Gate(gate)) = self.streams.get_mut(&context) else { return };
+        // A client that has left took its context with it; then the old one is still effective.
+        if host::set_effective_context(context).is_err() {
+            return;
+        }
+        if act(gate, &mut self.shared) {
+            let _ = host::continue_request();
+        }
+        let _ = host::set_effective_context(root);
     }
 
     pub fn request_headers(&mut self, context: u32, end: bool) -> Action {
@@ -182,6 +213,7 @@ impl Vm {
         self.roots.remove(&context);
         self.shared.exchanges.remove(&context);
         self.shared.waiting.forget(context);
+        self.shared.decodings.forget(context);
     }
 
     pub fn grpc_message(&mut self, root: u32, token: u32, size: usize) {

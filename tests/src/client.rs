@@ -207,6 +207,18 @@ impl Reply {
         Ok(all.freeze())
     }
 
+    /// The whole body, and the trailers after it.
+    pub async fn to_the_end(mut self) -> Result<(Bytes, HeaderMap)> {
+        let (mut all, mut trailers) = (BytesMut::new(), HeaderMap::new());
+        while let Some(frame) = self.body.frame().await {
+            match frame.context("the body broke off")?.into_data() {
+                Ok(data) => all.extend_from_slice(&data),
+                Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
+            }
+        }
+        Ok((all.freeze(), trailers))
+    }
+
     pub async fn json(self) -> Result<serde_json::Value> {
         let (status, body) = (self.status, self.bytes().await?);
         serde_json::from_slice(&body).with_context(|| format!("{status}: {}", String::from_utf8_lossy(&body)))

@@ -85,7 +85,9 @@ fn charged(attempt: &Value) -> bool {
 }
 
 fn outcome(attempt: &Value) -> String {
+    let is_last = attempt.get("last").and_then(Value::as_bool).unwrap_or(true);
     let client = match attempt.get("status").and_then(Value::as_i64) {
+        None | Some(0) if !is_last => "another attempt followed".to_owned(),
         None | Some(0) => "client left before an answer".to_owned(),
         Some(status) => format!("client got {status}"),
     };

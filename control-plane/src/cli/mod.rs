@@ -3,6 +3,7 @@
 //! `serve` and `run` are the processes; all else is a client of the Admin API, or needs nobody.
 
 mod admin_token;
+mod attach;
 mod client;
 mod doctor;
 mod explain;
@@ -59,6 +60,8 @@ enum Command {
     Reconcile(WithClient<usage::ReconcileArgs>),
     /// Check that the control plane works and its Envoys follow
     Doctor(WithClient<doctor::DoctorArgs>),
+    /// Render what an Envoy of yours needs: the filter's entries, a route, the control plane's cluster
+    Attach(attach::AttachArgs),
     /// The file under whose keys secrets in the database are sealed
     Keyring(keyring::KeyringArgs),
 }
@@ -113,6 +116,7 @@ async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Explain(c) => explain::explain(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Reconcile(c) => return usage::reconcile(&c.args, &c.client.connect()?, c.client.output).await,
         Command::Doctor(c) => return doctor::examine(&c.args, c.client.connect()).await,
+        Command::Attach(args) => attach::execute(&args)?,
         Command::Keyring(args) => keyring::execute(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -17,6 +17,8 @@ use crate::store::{Resolution, Store};
 
 /// Answers that take longer find nobody waiting: a request gives up after 4 s.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// What the holder of a token reads whose org the Envoy's group does not serve.
+const ELSEWHERE: &str = "its organization is not served here";
 /// New identities are writes, and each takes its turn at the counter.
 const AT_ONCE: usize = 4;
 
@@ -61,8 +63,10 @@ impl Resolver {
         let Ok(_turn) = self.turns.acquire().await else {
             return Outcome::Unavailable("this control plane is stopping".to_owned());
         };
-        match self.store.resolve(&self.keyring, &who).await {
-            Ok(Resolution::Known { revision }) => self.found(buckets, &who, revision).await,
+        let view = self.publisher.latest();
+        let orgs = view.as_ref().and_then(|view| view.of(node.group_id).orgs().cloned());
+        match self.store.resolve(&self.keyring, &who, orgs.as_ref()).await {
+            Ok(Resolution::Known { revision }) => self.found(node, buckets, &who, revision).await,
             Ok(Resolution::Refused(reason)) => Outcome::Refused(reason),
             Ok(Resolution::OtherRules) => Outcome::Unavailable("the issuer's rules are just changing".to_owned()),
             Err(error) => {
@@ -73,7 +77,7 @@ impl Resolver {
     }
 
     /// The whole bucket, from a view that has the identity.
-    async fn found(&self, buckets: u32, who: &Presented, revision: u64) -> Outcome {
+    async fn found(&self, node: &NodeIdentity, buckets: u32, who: &Presented, revision: u64) -> Outcome {
         let mut published = self.publisher.subscribe();
         let has_it = |p: &Option<Arc<Published>>| p.as_ref().is_some_and(|p| p.clock.revision >= revision);
         let Ok(view) = published.wait_for(has_it).await.map(|view| view.clone()) else {
@@ -82,14 +86,18 @@ impl Resolver {
         let Some(view) = view else { return Outcome::Unavailable("nothing was read yet".to_owned()) };
         let [prefix @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = &who.hash.0;
         let index = bucket_of(prefix, buckets);
-        let records = view.bucket(index, buckets);
+        let group = view.of(node.group_id);
+        let records = group.bucket(index, buckets);
+        if !records.iter().any(|record| record.hash == *prefix) {
+            return Outcome::Refused(ELSEWHERE.to_owned());
+        }
         let ids: std::collections::BTreeSet<u32> = records.iter().map(|record| record.profile).collect();
-        let profile = |id| view.profile(id).map(|body| Profile { id, body });
+        let profile = |id| group.profile(id).map(|body| Profile { id, body });
         let records: Vec<u8> = records.iter().flat_map(KeyRecord::encode).collect();
         Outcome::Found(Found {
-            era: view.clock.era,
+            era: group.era(),
             profiles: ids.into_iter().filter_map(profile).collect(),
-            bucket: Some(Bucket { index, revision: view.revision(), records: records.into() }),
+            bucket: Some(Bucket { index, revision: group.revision(), records: records.into() }),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Puts the parts together, on their ports.
 
 mod args;
-mod filter;
+pub(crate) mod filter;
 mod http;
 pub mod log;
 mod node;

@@ -48,8 +48,8 @@ pub async fn follow(
                 match store.reachable().await {
                     Ok(reachable) => {
                         seen = clock;
-                        let next = reachable.map(|reachable| topology(&reachable));
-                        if let Some(next) = next.filter(|next| last.as_ref() != Some(next)) {
+                        let next = reachable.map(|reachable| topology(&reachable)).unwrap_or_default();
+                        if last.as_ref() != Some(&next) {
                             xds.publish(next.clone());
                             last = Some(next);
                         }
@@ -77,8 +77,11 @@ fn topology(reachable: &Reachable) -> Topology {
     };
     let endpoints: BTreeMap<_, _> = reachable.clusters.iter().map(position).collect();
     let issuers = reachable.issuers.iter().map(issuer).collect();
-    let mut topology = Topology { revision: reachable.revision, issuers, ..Default::default() };
-    for list in reachable.snapshot.models.iter().flat_map(|model| &model.lists) {
+    let mut topology = Topology { revision: reachable.changed, issuers, ..Default::default() };
+    // A group that may not use every credential has lists of its own.
+    let scoped: Vec<_> = reachable.scopes.iter().map(|scope| scope.cut(&reachable.snapshot)).collect();
+    let all = std::iter::once(&reachable.snapshot).chain(&scoped);
+    for list in all.flat_map(|snapshot| &snapshot.models).flat_map(|model| &model.lists) {
         let upstream = |p: &sluicegate_core::proto::policy::Position| {
             let endpoint = endpoints.get(&(p.backend, p.credential))?.clone();
             Some(Upstream { position: Position { backend: p.backend, credential: p.credential }, endpoint })

@@ -53,6 +53,7 @@ impl Write {
         if prune {
             rest.groups.retain(|group| group.noun.name != DEFAULT_GROUP);
             // Backwards, so that nothing goes before what refers to it.
+            self.prune(rest.groups, &mut changes).await?;
             self.prune(rest.keys, &mut changes).await?;
             self.prune(rest.issuers, &mut changes).await?;
             self.prune(rest.users, &mut changes).await?;
@@ -62,7 +63,6 @@ impl Write {
             self.prune(rest.models, &mut changes).await?;
             self.prune(rest.credentials, &mut changes).await?;
             self.prune(rest.providers, &mut changes).await?;
-            self.prune(rest.groups, &mut changes).await?;
         }
         Ok(changes)
     }

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Fault;
-use super::nesting::{MAX_DEPTH, too_deep};
 use super::noun::{self, Credential, Group, Issuer, Key, Model, Noun, Org, Price, Provider, Team, User};
+use super::{Fault, yaml};
 
 /// A declarative file. A section that is absent is left alone; one that is there is compared with the store.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -48,7 +47,7 @@ pub enum Version {
 /// Applies the given action to each section, in the order in which they refer to each other.
 macro_rules! sections {
     ($each:ident) => {
-        $each!(groups, providers, credentials, models, prices, orgs, teams, users, issuers, keys)
+        $each!(providers, credentials, models, prices, orgs, teams, users, issuers, keys, groups)
     };
 }
 pub(super) use sections;
@@ -74,9 +73,7 @@ impl Document {
         if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
             return Err(Fault::new("", "is empty; a file begins with `version: v1`"));
         }
-        if let Some(line) = too_deep(text) {
-            return Err(Fault::new("", format!("is nested deeper than {MAX_DEPTH} levels at line {line}")));
-        }
+        yaml::check(text).map_err(|message| Fault::new("", message))?;
         serde_path_to_error::deserialize(serde_norway::Deserializer::from_str(text)).map_err(|e| {
             let path = noun::path_of(e.path());
             let message = without_path(&path, &e.inner().to_string()).to_owned();
@@ -123,7 +120,26 @@ impl Document {
                 check_credential(target, &credentials).map_err(|message| Fault::new(field("credential"), message))?;
             }
         }
+        self.check_group_references()?;
         self.check_owner_references()
+    }
+
+    fn check_group_references(&self) -> Result<(), Fault> {
+        let (orgs, models) = (names(self.orgs.as_deref()), names(self.models.as_deref()));
+        let credentials = names(self.credentials.as_deref());
+        for (i, group) in self.groups.iter().flatten().enumerate() {
+            let scope = [
+                ("orgs", "org", &group.orgs, &orgs),
+                ("models", "model", &group.models, &models),
+                ("credentials", "credential", &group.credentials, &credentials),
+            ];
+            for (field, kind, named, known) in scope {
+                for (j, name) in named.iter().flatten().enumerate() {
+                    declared(known, kind, name, || format!("groups[{i}].{field}[{j}]"))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn check_owner_references(&self) -> Result<(), Fault> {

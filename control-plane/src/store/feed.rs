@@ -10,7 +10,7 @@ use sqlx::postgres::{PgListener, PgRow};
 use sqlx::{Connection as _, FromRow, PgConnection, Postgres, Row as _};
 use tokio::time::Instant;
 
-use super::{Store, StoreError};
+use super::{Scope, Store, StoreError, scope};
 
 /// The channel that every commit notifies.
 pub const CHANNEL: &str = "sluicegate";
@@ -123,6 +123,8 @@ pub struct Reading {
     /// Inner `None`: there is no policy yet.
     pub policy: Option<Option<PolicyRow>>,
     pub credentials: Option<Vec<CredentialRow>>,
+    /// Of every group; read with the policy.
+    pub scopes: Option<Vec<Scope>>,
 }
 
 /// A connection that only reads what Envoys need.
@@ -199,7 +201,8 @@ impl FeedReader {
         // Within an era a part that did not move is the one that is known.
         let known = known.filter(|k| k.era == clock.era && k.revision <= clock.revision);
         let stale = |part: fn(&Parts) -> u64| known.is_none_or(|k| part(&k.parts) != part(&clock.parts));
-        let mut reading = Reading { clock, read_at, keys: None, blocked: None, policy: None, credentials: None };
+        let mut reading =
+            Reading { clock, read_at, keys: None, blocked: None, policy: None, credentials: None, scopes: None };
         if stale(|p| p.keys) {
             reading.keys = Some(read_keys(&mut tx, known.map(|k| k.parts.keys), log_start, on_key).await?);
         }
@@ -208,6 +211,7 @@ impl FeedReader {
         }
         if stale(|p| p.policy) {
             reading.policy = Some(read_policy(&mut tx).await?);
+            reading.scopes = Some(scope::read(&mut tx).await?);
         }
         if stale(|p| p.credentials) {
             reading.credentials = Some(read_credentials(&mut tx).await?);

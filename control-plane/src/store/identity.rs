@@ -1,5 +1,6 @@
 //! Who the holder of a token is: found, or made on first use.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -32,11 +33,16 @@ struct Claimed<'a> {
 }
 
 impl Store {
-    /// Finds the identity, or makes it, with its user where there is none yet.
+    /// Finds the identity, or makes it, with its user where there is none yet and it is in one of `orgs` (`None`: in any).
     ///
     /// # Errors
     /// When the database is away or busy. Asking again is harmless.
-    pub async fn resolve(&self, keyring: &Arc<Keyring>, who: &Presented) -> Result<Resolution, WriteError> {
+    pub async fn resolve(
+        &self,
+        keyring: &Arc<Keyring>,
+        who: &Presented,
+        orgs: Option<&BTreeSet<u32>>,
+    ) -> Result<Resolution, WriteError> {
         let known: Option<i64> = sqlx::query_scalar(
             "select revision from revision where one and exists (select from identity where hash = $1)",
         )
@@ -52,7 +58,7 @@ impl Store {
             .await?;
         let Some(name) = name else { return Ok(Resolution::OtherRules) };
         let mut write = self.begin(&format!("issuer:{name}"), keyring).await?;
-        match write.make_identity(who).await {
+        match write.make_identity(who, orgs).await {
             Ok(true) => Ok(Resolution::Known { revision: write.commit().await?.cast_unsigned() }),
             Ok(false) => Ok(Resolution::OtherRules),
             Err(WriteError::Invalid(fault)) => Ok(Resolution::Refused(fault.message)),
@@ -85,7 +91,7 @@ impl Store {
 
 impl Write {
     /// `false` where the question does not fit the rules.
-    async fn make_identity(&mut self, who: &Presented) -> Result<bool, WriteError> {
+    async fn make_identity(&mut self, who: &Presented, orgs: Option<&BTreeSet<u32>>) -> Result<bool, WriteError> {
         let id = who.issuer.cast_signed();
         // The rules stay as they are until this identity is there: a change of them forgets it.
         sqlx::query("select from issuer where id = $1 for share").bind(id).execute(self.conn()).await?;
@@ -95,7 +101,11 @@ impl Write {
             return Ok(false);
         }
         let claimed = claimed(&issuer, who)?;
-        let user = self.user_of(id, who, &claimed).await?;
+        let org = noun::org_of(self.conn(), claimed.org).await?;
+        if orgs.is_some_and(|orgs| !orgs.contains(&org.cast_unsigned())) {
+            return Err(Fault::new("org", "its organization is not served here").into());
+        }
+        let user = self.user_of(id, who, org, &claimed).await?;
         let models = match &claimed.models {
             None => None,
             Some(names) => {
@@ -125,8 +135,13 @@ impl Write {
     }
 
     /// The user that this subject is, the one of that name, or a new one; in the team that the token names.
-    async fn user_of(&mut self, issuer: i32, who: &Presented, claimed: &Claimed<'_>) -> Result<i32, WriteError> {
-        let org = noun::org_of(self.conn(), claimed.org).await?;
+    async fn user_of(
+        &mut self,
+        issuer: i32,
+        who: &Presented,
+        org: i32,
+        claimed: &Claimed<'_>,
+    ) -> Result<i32, WriteError> {
         let team = claimed.team.map(str::to_owned);
         let declared = User { org: claimed.org.to_owned(), team: team.clone(), name: claimed.user.clone() };
         // Two Envoys may ask of the same subject at once; the second finds what the first has made.

@@ -12,7 +12,6 @@ mod feed;
 mod identity;
 mod ledger;
 mod maintenance;
-mod nesting;
 mod node_token;
 pub mod noun;
 pub mod number;
@@ -20,10 +19,12 @@ mod policy;
 mod profile;
 mod read;
 mod roster;
+mod scope;
 mod seed;
 mod slot;
 mod time;
 mod tx;
+mod yaml;
 
 use std::time::Duration;
 
@@ -53,6 +54,7 @@ pub use policy::{Cluster, ProviderEndpoint, Reachable, TokenIssuer, TokenKeys};
 pub use profile::PROFILE_SLOTS;
 pub use read::{AuditEntry, EnvoyRow, SummaryBy, SummaryRow, UsageFilter, UsageRow};
 pub use roster::{EnvoyReport, Verdict};
+pub use scope::Scope;
 pub use seed::Seeds;
 pub use tx::{Action, Issued, Write};
 

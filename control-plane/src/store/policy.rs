@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 
 use super::noun::{Dialect, Issuer, Noun as _, Price, Provider, Tier, Which};
-use super::{Endpoint, Fault, Store, StoreError, WriteError};
+use super::{Endpoint, Fault, Scope, Store, StoreError, WriteError, scope};
 
 /// Builds the policy, refuses the write if it does not compile, and stores it under `revision` if its content is new.
 /// To be called with the counter held. Returns whether it was new.
@@ -256,6 +256,9 @@ pub enum TokenKeys {
 pub struct Reachable {
     /// Of the policy.
     pub revision: u64,
+    /// Of the last change of the policy, or of what a group may have of it.
+    pub changed: u64,
+    pub scopes: Vec<Scope>,
     pub snapshot: wire::Snapshot,
     /// The policy's positions.
     pub clusters: Vec<Cluster>,
@@ -300,7 +303,10 @@ impl Store {
         let clusters = positions.into_iter().filter_map(cluster).collect();
         let issuers =
             Issuer::load(&mut tx, Which::ALL).await?.into_iter().map(token_issuer).collect::<Result<_, _>>()?;
-        Ok(Some(Reachable { revision: revision.cast_unsigned(), snapshot, clusters, issuers }))
+        let changed: i64 = sqlx::query_scalar("select policy from revision where one").fetch_one(&mut *tx).await?;
+        let scopes = scope::read(&mut tx).await?;
+        let (revision, changed) = (revision.cast_unsigned(), changed.cast_unsigned());
+        Ok(Some(Reachable { revision, changed, scopes, snapshot, clusters, issuers }))
     }
 }
 

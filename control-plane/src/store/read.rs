@@ -35,7 +35,7 @@ pub struct UsageFilter {
     pub by: Option<SummaryBy>,
 }
 
-/// One attempt, or one refusal. Names are those of today; of what is deleted, `<id> (deleted)`.
+/// One attempt, or one refusal. Names are those of today; of what is deleted, its last one with `(deleted)`.
 #[derive(Clone, Debug, Serialize, sqlx::FromRow, ToSchema)]
 pub struct UsageRow {
     /// The request id; all attempts of one request share it.
@@ -104,7 +104,7 @@ pub enum SummaryBy {
 #[derive(Clone, Debug, Serialize, sqlx::FromRow, ToSchema)]
 pub struct SummaryRow {
     /// The hour or day it begins at (UTC), or a name: `<org>/<name>` of a team, user or key. `-` where there is none,
-    /// `<id> (deleted)` of what is gone.
+    /// With `(deleted)` where it is gone.
     pub what: String,
     pub requests: i64,
     pub attempts: i64,
@@ -166,12 +166,12 @@ pub struct AuditEntry {
 }
 
 const USAGE: &str = "select u.operation, u.attempt, u.last, u.admitted_at, u.node,
-        coalesce(o.name, u.org_id || ' (deleted)') as org, coalesce(t.name, u.team_id || ' (deleted)') as team,
-        coalesce(a.name, u.user_id || ' (deleted)') as user, k.public_id as key_id,
-        coalesce(k.name, u.key_id || ' (deleted)') as key, u.session, u.route, u.requested_model,
-        coalesce(m.name, u.model_id || ' (deleted)') as model,
+        coalesce(o.name, former('org', u.org_id)) as org, coalesce(t.name, former('team', u.team_id)) as team,
+        coalesce(a.name, former('app_user', u.user_id)) as user, k.public_id as key_id,
+        coalesce(k.name, former('api_key', u.key_id)) as key, u.session, u.route, u.requested_model,
+        coalesce(m.name, former('model', u.model_id)) as model,
         coalesce(p.name || '/' || b.model, u.backend_id || ' (deleted)') as backend,
-        coalesce(c.name, u.credential_id || ' (deleted)') as credential, u.policy_revision, u.stream, u.input, u.cache_read,
+        coalesce(c.name, former('credential', u.credential_id)) as credential, u.policy_revision, u.stream, u.input, u.cache_read,
         u.cache_write_5m, u.cache_write_1h, u.output, u.reasoning, u.audio_in, u.audio_out, u.images, u.source,
         u.cost_nano, u.status, u.upstream_status, u.refusal, u.ended, u.first_token_us, u.total_us, u.gateway_us,
         u.witness
@@ -211,8 +211,8 @@ macro_rules! summary {
 
 /// The sums by a noun: its name while it is there.
 macro_rules! named {
-    ($id:literal, $name:literal) => {
-        summary!("case when ", $id, " = 0 then '-' else coalesce(", $name, ", ", $id, " || ' (deleted)') end")
+    ($id:literal, $name:literal, $kind:literal) => {
+        summary!("case when ", $id, " = 0 then '-' else coalesce(", $name, ", former('", $kind, "', ", $id, ")) end")
     };
 }
 
@@ -263,11 +263,11 @@ impl Store {
         let sql = match filter.by.unwrap_or_default() {
             SummaryBy::Hour => summary!("to_char(h.hour at time zone 'utc', 'YYYY-MM-DD\"T\"HH24:00:00\"Z\"')"),
             SummaryBy::Day => summary!("to_char(h.hour at time zone 'utc', 'YYYY-MM-DD')"),
-            SummaryBy::Org => named!("h.org_id", "o.name"),
-            SummaryBy::Team => named!("h.team_id", "o.name || '/' || t.name"),
-            SummaryBy::User => named!("h.user_id", "o.name || '/' || a.name"),
-            SummaryBy::Key => named!("h.key_id", "o.name || '/' || k.name"),
-            SummaryBy::Model => named!("h.model_id", "m.name"),
+            SummaryBy::Org => named!("h.org_id", "o.name", "org"),
+            SummaryBy::Team => named!("h.team_id", "o.name || '/' || t.name", "team"),
+            SummaryBy::User => named!("h.user_id", "o.name || '/' || a.name", "app_user"),
+            SummaryBy::Key => named!("h.key_id", "o.name || '/' || k.name", "api_key"),
+            SummaryBy::Model => named!("h.model_id", "m.name", "model"),
         };
         Ok(sqlx::query_as(sql)
             .bind(filter.from)

@@ -19,7 +19,7 @@ use envoy_types::pb::envoy::extensions::http::early_header_mutation::header_muta
 use envoy_types::pb::envoy::extensions::wasm::v3 as wasm;
 use envoy_types::pb::google::protobuf as pb;
 use envoy_types::util::pack_any;
-use sluicegate_core::plugin::{PluginConfig, Role};
+use sluicegate_core::plugin::{Attached, PluginConfig, Role};
 use sluicegate_core::policy::names;
 
 use super::route::{self, BUFFER_LIMIT, CATCH_ALL, STREAM_IDLE};
@@ -117,7 +117,7 @@ fn router(config: &ListenerConfig) -> hcm::HttpFilter {
 
 /// Gate and adapter are one VM: same `vm_id`, same VM configuration, same code.
 fn plugin(config: &ListenerConfig, name: &str, role: Role) -> hcm::HttpFilter {
-    let entry = PluginConfig { role, cluster: names::CONTROL_PLANE_CLUSTER.to_owned(), version: build_version() };
+    let entry = plugin_config(role, None);
     let plugin = wasm::PluginConfig {
         name: name.to_owned(),
         root_id: name.to_owned(),
@@ -137,6 +137,11 @@ fn plugin(config: &ListenerConfig, name: &str, role: Role) -> hcm::HttpFilter {
         ..Default::default()
     };
     part::http_filter("envoy.filters.http.wasm", Wasm { config: Some(plugin) })
+}
+
+/// What an entry of ours tells the filter; `attached` where it stands in somebody else's configuration.
+pub fn plugin_config(role: Role, attached: Option<Attached>) -> PluginConfig {
+    PluginConfig { role, cluster: names::CONTROL_PLANE_CLUSTER.to_owned(), version: build_version(), attached }
 }
 
 /// Rises with each release; two replicas of one release render the same listener.

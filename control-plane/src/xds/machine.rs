@@ -161,7 +161,7 @@ impl Machine {
     /// A refused version counts as sent: sending it again would be refused again, as fast as the network goes.
     fn respond(&mut self, kind: Kind) -> Option<Response> {
         let resources = Arc::clone(&self.resources);
-        let set = resources.of(kind);
+        let set = resources.of(kind)?;
         let nonce = (self.last_nonce + 1).to_string();
         let subscription = self.subscription(kind);
         let names = subscription.names.clone()?;

@@ -19,10 +19,11 @@ mod service;
 mod tests;
 mod topology;
 
-pub use listener::{ListenerConfig, NAME as LISTENER, WasmCode};
+pub use listener::{ListenerConfig, WasmCode, plugin_config};
 pub use machine::{Event, Kind, Machine, Request, Response};
 pub use ready::ClustersReady;
 pub use resources::Resources;
 pub use retain::Retained;
-pub use service::{Ads, Authenticate, Publisher};
+pub use route::not_for_providers;
+pub use service::{Ads, Authenticate, Lost, Publisher};
 pub use topology::{Endpoint, Issuer, Keys, Topology, Trust, Upstream};

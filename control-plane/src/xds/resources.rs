@@ -17,10 +17,17 @@ use super::{cluster, jwt, secret};
 pub struct Resources {
     /// Of the policy whose lists all have their clusters in here.
     pub revision: u64,
+    /// `None` until they are known: an Envoy that was sent none would drop the ones it has.
+    upstreams: Option<Upstreams>,
+    listeners: Set,
+}
+
+/// What a topology is made into.
+#[derive(Clone, Debug)]
+struct Upstreams {
     clusters: Set,
     secrets: Set,
     extensions: Set,
-    listeners: Set,
 }
 
 /// The resources of one type.
@@ -32,33 +39,26 @@ pub(super) struct Set {
 }
 
 impl Resources {
-    pub fn new(topology: &Topology, listener: &ListenerConfig) -> Self {
-        Self {
-            revision: topology.revision,
-            clusters: clusters(topology),
-            secrets: secrets(topology),
-            extensions: extensions(topology),
-            listeners: listeners(listener),
-        }
+    /// The listener alone.
+    pub fn new(listener: &ListenerConfig) -> Self {
+        Self { revision: 0, upstreams: None, listeners: listeners(listener) }
     }
 
-    /// The same listener with the clusters of another topology.
+    /// The same listener with the clusters of a topology.
     pub fn with(&self, topology: &Topology) -> Self {
-        Self {
-            revision: topology.revision,
-            clusters: clusters(topology),
-            secrets: secrets(topology),
-            extensions: extensions(topology),
-            listeners: self.listeners.clone(),
-        }
+        let upstreams =
+            Upstreams { clusters: clusters(topology), secrets: secrets(topology), extensions: extensions(topology) };
+        Self { revision: topology.revision, upstreams: Some(upstreams), listeners: self.listeners.clone() }
     }
 
-    pub(super) fn of(&self, kind: Kind) -> &Set {
+    /// `None`: not known yet.
+    pub(super) fn of(&self, kind: Kind) -> Option<&Set> {
+        let upstreams = self.upstreams.as_ref();
         match kind {
-            Kind::Cluster => &self.clusters,
-            Kind::Secret => &self.secrets,
-            Kind::Extension => &self.extensions,
-            Kind::Listener => &self.listeners,
+            Kind::Cluster => upstreams.map(|upstreams| &upstreams.clusters),
+            Kind::Secret => upstreams.map(|upstreams| &upstreams.secrets),
+            Kind::Extension => upstreams.map(|upstreams| &upstreams.extensions),
+            Kind::Listener => Some(&self.listeners),
         }
     }
 }

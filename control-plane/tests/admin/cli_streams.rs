@@ -150,6 +150,8 @@ async fn input_is_bounded() {
         let told = cli.fails(&["validate", "-f", "-"], &format!("version: v1\norgs: {}", deep.repeat(200_000))).await;
         assert!(told.contains("is nested deeper than 64 levels at line 2"), "{told}");
     }
+    let directives = cli.fails(&["validate", "-f", "-"], &"%TAG !a! x\n".repeat(50_000)).await;
+    assert!(directives.contains("has more than 8 directives"), "{directives}");
     // The quadratic parser took minutes for the last ones.
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
 }

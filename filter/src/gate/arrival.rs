@@ -3,9 +3,11 @@
 use sluicegate_core::dialect::openai::routes::{Route, route};
 use sluicegate_core::dialect::openai::{self, Operation};
 use sluicegate_core::exchange::{Head, Reading, Ticket, Turned};
+use sluicegate_core::plugin::Attached;
 use sluicegate_core::refusal::Refusal;
 
 use super::caller::Caller;
+use crate::attached;
 use crate::host::{self, Map};
 use crate::reply::LocalReply;
 use crate::vm::Shared;
@@ -17,6 +19,8 @@ pub enum Arrival {
     /// Nothing more is needed to answer it.
     Models(Request),
     Answer(LocalReply),
+    /// Somebody else's stream, marked as such.
+    NotOurs,
 }
 
 /// What somebody asks for.
@@ -47,15 +51,26 @@ impl Request {
     }
 }
 
-/// `end`: there is no body.
-pub fn arrive(context: u32, end: bool, shared: &mut Shared) -> Result<Arrival, Box<Turned>> {
+/// `end`: there is no body. `attached`: the listener is somebody else's.
+pub fn arrive(
+    context: u32,
+    end: bool,
+    attached: Option<&Attached>,
+    shared: &mut Shared,
+) -> Result<Arrival, Box<Turned>> {
     let mut ticket = shared.ticket(host::now());
     let internal = |what| Refusal::Internal { what };
     let Ok(headers) = host::headers(Map::RequestHeaders) else {
         return Err(ticket.turned_away(internal("the request's headers are not readable")));
     };
+    if let Some(attached) = attached
+        && !attached::covers(attached, &headers)
+    {
+        let unmarked = |_| ticket.turned_away(internal("the request could not be marked as somebody else's"));
+        return attached::pass().map(|()| Arrival::NotOurs).map_err(unmarked);
+    }
     let mut head = Head::read(headers.iter(), openai::forwards);
-    if clean(&head).is_err() {
+    if clean(&head).is_err() || (attached.is_some() && attached::clean(&head).is_err()) {
         return Err(ticket.turned_away(internal("the request's headers are not writable")));
     }
     ticket.session = std::mem::take(&mut head.session);
@@ -81,6 +96,9 @@ pub fn arrive(context: u32, end: bool, shared: &mut Shared) -> Result<Arrival, B
     ticket.route = operation.name();
     if end {
         return Err(ticket.turned_away(Refusal::InvalidJson { reason: "it is empty".to_owned() }));
+    }
+    if let Some(missing) = shared.gate_pauses.missing(ticket.started.0) {
+        return Err(ticket.turned_away(missing));
     }
     let limit = shared.max_body_bytes();
     let reading = Reading::new(ticket, head, operation, limit)?;

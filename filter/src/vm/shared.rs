@@ -7,13 +7,16 @@ use sluicegate_core::exchange::credential::KeyHash;
 use sluicegate_core::exchange::log::Origin;
 use sluicegate_core::exchange::{Awaited, Exchange, Mono, Ticket, Waiting};
 use sluicegate_core::policy::{Limits, Policy};
+use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::{Head, Lookup, Reader, Times};
 
 use crate::credentials::Credentials;
+use crate::decodings::Decodings;
 use crate::flow::Flow;
-use crate::host;
+use crate::host::{self, LogLevel};
 use crate::metrics::Metrics;
 use crate::store::HostStore;
+use crate::vm::Pauses;
 
 /// Refusals without an owner that are booked each second; the others are only counted.
 const STRANGERS_PER_SECOND: u32 = 10;
@@ -30,16 +33,23 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Requests that wait for a policy, or for who asks.
     pub waiting: Waiting,
+    pub decodings: Decodings,
     /// Control-plane time minus the monotonic clock, ns.
     pub clock: i64,
     /// Of the process; 0 until it is known.
     pub boot: u64,
+    /// A gate was configured in this VM; where not, the adapter is alone in it.
+    pub has_gate: bool,
+    pub gate_pauses: Pauses,
+    pub adapter_pauses: Pauses,
     /// Seen complete in this boot once; stays so.
     ready: bool,
     reader: Reader,
     seq: u64,
     random: u64,
     strangers: (u64, u32),
+    /// When it was last said in Envoy's log that it is misconfigured, in seconds.
+    complained: u64,
 }
 
 impl Shared {
@@ -53,13 +63,18 @@ impl Shared {
             flow: Flow::new(vm),
             metrics: Metrics::default(),
             waiting: Waiting::default(),
+            decodings: Decodings::default(),
             clock: 0,
             boot: 0,
+            has_gate: false,
+            gate_pauses: Pauses::of_gates(),
+            adapter_pauses: Pauses::of_adapters(),
             ready: false,
             reader: Reader::default(),
             seq: 0,
             random: host::random(),
             strangers: (0, 0),
+            complained: 0,
         }
     }
 
@@ -121,6 +136,18 @@ impl Shared {
         let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// A client got a refusal. One that an administrator has to see is said in Envoy's log too, once a second.
+    pub fn refused(&mut self, refusal: &Refusal) {
+        self.metrics.refused(refusal);
+        let Refusal::Misconfigured { option } = refusal else { return };
+        let second = host::now().0 / 1_000_000_000;
+        if self.complained != second {
+            self.complained = second;
+            let code = refusal.code();
+            host::log(LogLevel::Error, &format!("sluicegate: {code}: Envoy is configured without {option}"));
+        }
     }
 
     /// Whether one more refusal without an owner is booked.

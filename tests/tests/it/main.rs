@@ -7,6 +7,7 @@
     reason = "a test panics to fail"
 )]
 
+mod attached;
 mod attacks;
 mod bad_policy;
 mod doctor;
@@ -29,6 +30,8 @@ mod p27_owners_deleted;
 mod p28_no_credential_leaks;
 mod p29_outages;
 mod p32_big_bodies;
+mod p34_misconfigured;
+mod p42_scoped_groups;
 mod refusals;
 mod refusals_of_state;
 mod sdk;

@@ -37,10 +37,10 @@ struct OneToken;
 
 #[tonic::async_trait]
 impl Authenticate for OneToken {
-    async fn authenticate(&self, metadata: &tonic::metadata::MetadataMap) -> Result<(), Status> {
+    async fn authenticate(&self, metadata: &tonic::metadata::MetadataMap) -> Result<Lost, Status> {
         let given = metadata.get("authorization").and_then(|v| v.to_str().ok());
         (given == Some(&format!("Bearer {TOKEN}")))
-            .then_some(())
+            .then(|| -> Lost { Box::pin(std::future::pending()) })
             .ok_or_else(|| Status::unauthenticated("unknown token"))
     }
 }

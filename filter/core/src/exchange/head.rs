@@ -25,6 +25,8 @@ pub struct Head {
     pub session: String,
     /// Headers that only we or Envoy may set: to be removed before the router reads them.
     pub forged: Vec<String>,
+    /// Those of [`CARRIERS`] that came.
+    pub carriers: Vec<&'static str>,
     /// Headers the client sent that a provider is not to see: removed in the first attempt.
     pub private: Vec<String>,
 }
@@ -49,6 +51,7 @@ impl Head {
             upgrade: false,
             session: String::new(),
             forged: Vec::new(),
+            carriers: Vec::new(),
             private: Vec::new(),
         };
         let mut finder = Finder::default();
@@ -78,10 +81,13 @@ impl Head {
             b":method" => self.method = text(value),
             b":path" => self.path = text(value),
             b"content-length" => self.content_length = std::str::from_utf8(value).ok().and_then(|v| v.parse().ok()),
-            b"content-encoding" if !value.eq_ignore_ascii_case(b"identity") && !value.is_empty() => {
-                // Two headers are a list of two.
-                let before = self.content_encoding.take().map(|before| before + ", ").unwrap_or_default();
-                self.content_encoding = Some(before + &label(value));
+            b"content-encoding" => {
+                // Two headers are a list of two; `identity` in it is nothing.
+                let codings = value.split(|b| *b == b',').map(<[u8]>::trim_ascii);
+                for coding in codings.filter(|c| !c.is_empty() && !c.eq_ignore_ascii_case(b"identity")) {
+                    let before = self.content_encoding.take().map(|before| before + ", ").unwrap_or_default();
+                    self.content_encoding = Some(label((before + &label(coding)).as_bytes()));
+                }
             }
             b"authorization" => self.unverified_token = looks_like_token(value),
             b"upgrade" => self.upgrade = true,
@@ -93,12 +99,14 @@ impl Head {
     }
 
     fn sort_out(&mut self, name: &[u8], forwards: &impl Fn(&[u8]) -> bool) {
-        let is_carrier = CARRIERS.iter().any(|c| c.as_bytes() == name);
+        let carrier = CARRIERS.iter().find(|c| c.as_bytes() == name);
         if name.starts_with(b":") {
         } else if name.starts_with(b"x-sluicegate-") || (name.starts_with(b"x-envoy-") && name != b"x-envoy-internal") {
             self.forged.push(text(name));
-        } else if !is_carrier && !ENVOYS.contains(&name) && !forwards(name) {
-            // Carriers and Envoy's own are left to the route, which removes them natively.
+        } else if let Some(carrier) = carrier {
+            // Left to the route, which removes them natively, where the route is ours. So are Envoy's own.
+            self.carriers.push(carrier);
+        } else if !ENVOYS.contains(&name) && !forwards(name) {
             self.private.push(text(name));
         }
     }
@@ -145,6 +153,7 @@ mod tests {
         assert!(head.path_changed && head.key == Ok(KeyHash::of(b"sk-sg-a-b")));
         assert_eq!(head.content_length, Some(12));
         assert_eq!(head.forged, ["x-sluicegate-list", "x-envoy-max-retries"]);
+        assert_eq!(head.carriers, ["cookie"]);
         assert_eq!(head.private, ["content-length", "x-claude-code-session-id"]);
         assert_eq!(head.session, "s-1");
     }

@@ -330,3 +330,14 @@ fn a_key_is_judged() {
     assert_eq!(judge(known(0, false, office.clone()), Some("11.1.2.3")).unwrap_err(), outside);
     assert_eq!(judge(known(0, false, office), None).unwrap_err(), outside);
 }
+
+#[test]
+fn where_clusters_are_somebody_elses_a_list_is_its_first_position() {
+    let mut exchange = admit(CHAT);
+    let none = exchange.attach(&[("other".to_owned(), "theirs".to_owned())].into());
+    assert_eq!(none, Err(Refusal::Misconfigured { option: "a cluster for this model's provider" }));
+    exchange.attach(&[("openai".to_owned(), "theirs".to_owned())].into()).unwrap();
+    assert_eq!((exchange.cluster.as_str(), exchange.positions.len()), ("theirs", 1));
+    first(&mut exchange);
+    assert!(exchange.begin(Position { backend: 2, credential: 5 }, 0, Mono(4_000_000)).is_err(), "there is no next");
+}

@@ -12,6 +12,8 @@ const MAX_WAITERS: usize = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Awaited {
     Policy,
+    /// To be decoded; it never arrives, as whoever has a turn does not wait any more.
+    Turn,
     /// Who this is.
     Identity(KeyHash),
 }

@@ -49,6 +49,11 @@ pub const FILTER_STATE_NAME: &str = "sluicegate";
 pub const REQUEST_ID_HEADER: &str = "x-sluicegate-request-id";
 /// What the value of [`FILTER_STATE`] starts with from admission on; the admitted route matches it.
 pub const ADMITTED: &str = "ADMITTED";
+/// What the value is for a stream of somebody else's, which the adapter lets pass as it is.
+pub const PASSED: &str = "PASSED";
+/// In an Envoy that is not managed, the path of an admitted request until the adapter writes the provider's: without an
+/// adapter it asks a provider for nothing that exists.
+pub const UNADAPTED_PATH: &str = "/sluicegate/unadapted";
 /// Where a position cluster's host metadata says which position it is: a string, see [`position_text`].
 pub const META_NAMESPACE: &str = "sluicegate";
 pub const META_POSITION: &str = "position";

@@ -3,22 +3,20 @@
 use serde_json::Value;
 
 use super::routes::{self, Routes};
-use super::{Findings, formats, is_type, list, millis, number, plugin, sections, string};
-use crate::xds::LISTENER;
+use super::{Findings, formats, is_type, list, number, plugin, sections, string};
 
 /// The largest request body that the gate takes.
 const BODY_LIMIT: u64 = 32 << 20;
-/// Reasoning models think for minutes without a byte.
-const SHORTEST_IDLE_MS: u64 = 600_000;
-/// Envoy's own defaults.
+/// Envoy's own default.
 const DEFAULT_BUFFER: u64 = 1 << 20;
-const DEFAULT_IDLE_MS: u64 = 300_000;
 
 /// An HTTP connection manager with the gate in it.
 struct Guarded<'a> {
     listener: &'a Value,
     name: &'a str,
     manager: &'a Value,
+    /// Whether listener and routes are ours.
+    managed: bool,
 }
 
 pub(super) fn judge(config: &Value, findings: &mut Findings) {
@@ -34,7 +32,6 @@ pub(super) fn judge(config: &Value, findings: &mut Findings) {
         let name = one.name;
         plugin::judge(name, one.manager, findings);
         buffers(one, findings);
-        idle(one, findings);
         let tables = tables(config, one.manager);
         if tables.is_empty() {
             findings.note(&format!("listener {name}: its routes are not in the dump"));
@@ -44,7 +41,7 @@ pub(super) fn judge(config: &Value, findings: &mut Findings) {
                 listener: name,
                 manager: one.manager,
                 table,
-                managed: name == LISTENER,
+                managed: one.managed,
                 connection_limit: connection_limit(one),
                 body_limit: BODY_LIMIT,
             };
@@ -77,10 +74,10 @@ fn guarded(listener: &Value) -> Vec<Guarded<'_>> {
     let name = string(listener, "/name").filter(|name| !name.is_empty()).unwrap_or("without a name");
     let chains = list(listener, "filter_chains").chain(listener.get("default_filter_chain"));
     let managers = chains.flat_map(|chain| list(chain, "filters")).filter_map(|filter| filter.get("typed_config"));
-    managers
-        .filter(|config| is_type(config, ".HttpConnectionManager") && plugin::gate(config).is_some())
-        .map(|manager| Guarded { listener, name, manager })
-        .collect()
+    let managers = managers.filter(|config| is_type(config, ".HttpConnectionManager"));
+    let guarded =
+        |manager| Some(Guarded { listener, name, manager, managed: plugin::is_managed(plugin::gate(manager)?) });
+    managers.filter_map(guarded).collect()
 }
 
 fn connection_limit(one: &Guarded<'_>) -> u64 {
@@ -98,18 +95,6 @@ fn buffers(one: &Guarded<'_>, findings: &mut Findings) {
             ),
             &format!("set per_connection_buffer_limit_bytes to {BODY_LIMIT} or more"),
         );
-    }
-}
-
-fn idle(one: &Guarded<'_>, findings: &mut Findings) {
-    let name = one.name;
-    match millis(one.manager, "/stream_idle_timeout").unwrap_or(DEFAULT_IDLE_MS) {
-        0 => findings.good(&format!("listener {name}: streams may be idle without an end")),
-        ms if ms >= SHORTEST_IDLE_MS => findings.good(&format!("listener {name}: streams may be idle {} s", ms / 1000)),
-        ms => findings.warning(
-            &format!("listener {name}: cuts streams that are idle for {} s, as models that think are", ms / 1000),
-            &format!("set stream_idle_timeout to {} s", SHORTEST_IDLE_MS / 1000),
-        ),
     }
 }
 

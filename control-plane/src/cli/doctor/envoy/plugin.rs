@@ -14,6 +14,11 @@ pub(super) fn gate(manager: &Value) -> Option<&Value> {
     entry(list(manager, "http_filters"), Role::Gate)
 }
 
+/// Whether all of the Envoy's configuration is ours, as opposed to the gate standing in somebody else's.
+pub(super) fn is_managed(gate: &Value) -> bool {
+    configured(gate).is_some_and(|config| config.attached.is_none())
+}
+
 /// The adapter's, in the router's chain.
 fn adapter(manager: &Value) -> Option<&Value> {
     let routers = list(manager, "http_filters").filter_map(|filter| filter.get("typed_config"));
@@ -26,10 +31,11 @@ fn entry<'a>(filters: impl Iterator<Item = &'a Value>, role: Role) -> Option<&'a
         let typed = filter.get("typed_config").filter(|config| is_type(config, ".wasm.v3.Wasm"))?;
         typed.get("config")
     });
-    plugins.find(|plugin| {
-        let configured = string(plugin, "/configuration/value").map(str::as_bytes).map(PluginConfig::parse);
-        matches!(configured, Some(Ok(config)) if config.role == role)
-    })
+    plugins.find(|plugin| configured(plugin).is_some_and(|config| config.role == role))
+}
+
+fn configured(plugin: &Value) -> Option<PluginConfig> {
+    PluginConfig::parse(string(plugin, "/configuration/value")?.as_bytes()).ok()
 }
 
 pub(super) fn judge(listener: &str, manager: &Value, findings: &mut Findings) {

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
+use sluicegate_core::policy::names::{CONTROL_PLANE_CLUSTER, SEAL_KEY_ENV};
+
 use super::super::expiry;
 use super::{Dumps, Findings, list, millis, sections, string, strings};
 use crate::dataplane::{OLDEST_ENVOY, envoy_version};
@@ -17,6 +19,7 @@ pub(super) fn judge(dumps: &Dumps, now: DateTime<Utc>, findings: &mut Findings) 
     admin(&dumps.config, findings);
     secrets(&dumps.config, findings);
     certificates(&dumps.certs, now, findings);
+    stream(dumps, findings);
     counters(&dumps.stats, findings);
 }
 
@@ -121,7 +124,7 @@ fn secrets(config: &Value, findings: &mut Findings) {
     } else {
         findings.good("does not show its node token");
     }
-    if all.iter().any(|(field, _)| *field == sluicegate_core::policy::names::SEAL_KEY_ENV) {
+    if all.iter().any(|(field, _)| *field == SEAL_KEY_ENV) {
         findings.bad(
             "shows its seal key in config_dump",
             "pass SLUICEGATE_SEAL_KEY by `host_env_keys`, and make a new node token with its key",
@@ -155,6 +158,17 @@ fn total(stats: &str, chosen: impl Fn(&str) -> bool) -> Option<u64> {
         .reduce(u64::saturating_add)
 }
 
+/// The xDS stream, where it is one to us.
+fn stream(dumps: &Dumps, findings: &mut Findings) {
+    let mut services = sections(&dumps.config, ".BootstrapConfigDump")
+        .filter_map(|dump| dump.pointer("/bootstrap/dynamic_resources/ads_config"))
+        .flat_map(|ads| list(ads, "grpc_services"));
+    let ours = services.any(|service| string(service, "/envoy_grpc/cluster_name") == Some(CONTROL_PLANE_CLUSTER));
+    if ours && total(&dumps.stats, |name| name == "control_plane.connected_state") == Some(0) {
+        findings.bad("has no xDS stream to the control plane", "look at its log and the cluster of the control plane");
+    }
+}
+
 fn counters(stats: &str, findings: &mut Findings) {
     let reloads = |suffix: &'static str| {
         total(stats, |name| name.starts_with("wasm.sluicegate-") && name.ends_with(suffix)).unwrap_or(0)
@@ -169,9 +183,6 @@ fn counters(stats: &str, findings: &mut Findings) {
         );
     } else {
         findings.good("its filter never trapped");
-    }
-    if total(stats, |name| name == "control_plane.connected_state") == Some(0) {
-        findings.bad("has no xDS stream to the control plane", "look at its log and the cluster of the control plane");
     }
     match total(stats, |name| name == "wasmcustom.sluicegate_ready") {
         Some(0) => findings.bad("its filter has no complete state", "look whether it reaches the control plane"),

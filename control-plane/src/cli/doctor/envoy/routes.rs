@@ -3,7 +3,7 @@
 use serde_json::Value;
 use sluicegate_core::policy::names::{ADMITTED, EMPTY_CLUSTER, FILTER_STATE, LIST_HEADER};
 
-use super::{Findings, list, number, string};
+use super::{Findings, list, millis, number, string};
 
 /// The routes of a connection manager that has the gate.
 #[derive(Debug)]
@@ -29,6 +29,7 @@ pub(super) fn judge(routes: &Routes<'_>, findings: &mut Findings) {
         admitted += ours.len();
         if let Some(route) = ours.first() {
             body(&about, host, route, routes, findings);
+            timers(&about, route, manager, findings);
         }
     }
     if admitted == 0 {
@@ -37,7 +38,7 @@ pub(super) fn judge(routes: &Routes<'_>, findings: &mut Findings) {
             &format!("add one that matches the filter state {FILTER_STATE} and has cluster_header {LIST_HEADER}"),
         );
     }
-    if !removes_list_header(manager) {
+    if managed && !removes_list_header(manager) {
         findings.warning(
             &format!("listener {listener}: a client's own {LIST_HEADER} takes part in the first match of routes"),
             "remove it in early_header_mutation_extensions",
@@ -114,6 +115,26 @@ fn body(about: &str, host: &Value, admitted: &Value, routes: &Routes<'_>, findin
         findings.bad(&format!("{about}: requests of more than {waits} bytes end in a 413"), &remedy);
     } else if let Some(kept) = own(admitted).or_else(|| own(host)).filter(|kept| *kept < limit) {
         findings.warning(&format!("{about}: requests of more than {kept} bytes get no second attempt"), &remedy);
+    }
+}
+
+/// Reasoning models think for minutes without a byte, and answer for longer.
+const SHORTEST_MS: u64 = 600_000;
+/// Envoy's own defaults.
+const DEFAULT_IDLE_MS: u64 = 300_000;
+const DEFAULT_TIMEOUT_MS: u64 = 15_000;
+
+fn timers(about: &str, admitted: &Value, manager: &Value, findings: &mut Findings) {
+    let idle = millis(admitted, "/route/idle_timeout").or_else(|| millis(manager, "/stream_idle_timeout"));
+    let timers = [
+        ("idle_timeout", idle.unwrap_or(DEFAULT_IDLE_MS), "streams that are silent for"),
+        ("timeout", millis(admitted, "/route/timeout").unwrap_or(DEFAULT_TIMEOUT_MS), "answers that take longer than"),
+    ];
+    // Zero is never.
+    for (field, ms, what) in timers.into_iter().filter(|(_, ms, _)| (1..SHORTEST_MS).contains(ms)) {
+        let fault = format!("{about}: cuts {what} {} s, as those of reasoning models do", ms / 1000);
+        let remedy = format!("set {field} of the route to the lists to 0s or at least {} s", SHORTEST_MS / 1000);
+        findings.warning(&fault, &remedy);
     }
 }
 

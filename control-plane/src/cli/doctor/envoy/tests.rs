@@ -174,8 +174,15 @@ fn buffers_and_timers_are_judged() {
     let late = (format!("{host}/routes/0/request_body_buffer_limit"), json!("67108864"));
     let late = faults(&[(&connection, Value::Null), (&on_host, Value::Null), (&late.0, late.1)]).join("");
     assert!(late.contains("more than 1048576 bytes end in a 413"), "{late}");
-    assert!(in_manager("/stream_idle_timeout", Value::Null).starts_with("WARN Envoy e: listener sluicegate: cuts"));
-    assert!(faults(&[(&format!("{MANAGER}/stream_idle_timeout"), json!("0s"))]).is_empty());
+    let route = format!("{MANAGER}/route_config/virtual_hosts/0/routes/0/route");
+    let (idle, timeout) = (format!("{route}/idle_timeout"), format!("{route}/timeout"));
+    assert!(fault(&idle, json!("60s")).contains("cuts streams that are silent for 60 s"));
+    assert!(fault(&timeout, Value::Null).contains("cuts answers that take longer than 15 s"));
+    let stream_idle = format!("{MANAGER}/stream_idle_timeout");
+    assert!(faults(&[(&stream_idle, Value::Null)]).is_empty());
+    let default = faults(&[(&stream_idle, Value::Null), (&idle, Value::Null)]).join("");
+    assert!(default.starts_with("WARN") && default.contains("silent for 300 s"), "{default}");
+    assert!(faults(&[(&stream_idle, json!("0s")), (&idle, Value::Null)]).is_empty());
     let mut refused = fixture();
     let details = json!({"details": "duplicate address\nmore"});
     refused["config"]["configs"][1]["dynamic_listeners"][0]["error_state"] = details;
@@ -196,11 +203,17 @@ fn routes_are_judged() {
     assert!(gone.contains("no route leads to the lists"), "{gone}");
     let past = in_manager(&format!("{routes}/2/route/cluster"), json!("backend"));
     assert!(past.contains("FAIL") && past.contains("route catchall leads past the gate"), "{past}");
-    // Somebody else's listener has somebody else's routes.
-    let theirs =
-        [(format!("{MANAGER}{routes}/2/route/cluster"), json!("backend")), (format!("{LISTENER}/name"), json!("web"))];
+    // Somebody else's listener has somebody else's routes, and buffers as it likes.
+    let attached =
+        json!({"role": "gate", "cluster": "cp", "version": 1, "attached": {"clusters": {"openai": "openai"}}});
+    let theirs = [
+        (format!("{MANAGER}{routes}/2/route/cluster"), json!("backend")),
+        (format!("{MANAGER}/http_filters/1/typed_config/config/configuration/value"), json!(attached.to_string())),
+        (format!("{MANAGER}/early_header_mutation_extensions"), Value::Null),
+        (format!("{LISTENER}/per_connection_buffer_limit_bytes"), Value::Null),
+    ];
     let theirs: Vec<(&str, Value)> = theirs.iter().map(|(pointer, to)| (pointer.as_str(), to.clone())).collect();
-    assert!(faults(&theirs).is_empty());
+    assert_eq!(faults(&theirs), [""; 0]);
     assert!(in_manager("/early_header_mutation_extensions", Value::Null).starts_with("WARN"));
 }
 

@@ -1,13 +1,25 @@
-//! How deep a YAML text nests, before it is parsed: the parser's time rises with the square of the depth.
+//! What a YAML text must not have, found before it is parsed: the parser's time rises with the square of it.
 
 /// Our deepest value is seven deep.
-pub(super) const MAX_DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
+/// `%YAML` and some `%TAG`s; a file of ours has none.
+const MAX_DIRECTIVES: usize = 8;
 
-/// The line, from 1, at which `text` nests deeper than [`MAX_DEPTH`].
-///
-/// No YAML parser, but never below the true depth of flow collections (`[`, `{`) by more than what quotes can hide in a text
-/// that is no YAML: there the parser stops at the first fault anyway.
-pub(super) fn too_deep(text: &str) -> Option<usize> {
+/// # Errors
+/// What there is too much of.
+pub(super) fn check(text: &str) -> Result<(), String> {
+    if text.lines().filter(|line| line.starts_with('%')).nth(MAX_DIRECTIVES).is_some() {
+        return Err(format!("has more than {MAX_DIRECTIVES} directives, lines that begin with %"));
+    }
+    match too_deep(text) {
+        Some(line) => Err(format!("is nested deeper than {MAX_DEPTH} levels at line {line}")),
+        None => Ok(()),
+    }
+}
+
+/// The line, from 1, at which `text` nests deeper than [`MAX_DEPTH`]. It reads as much YAML as that takes: what begins and
+/// ends collections, and quotes and comments, in which nothing does.
+fn too_deep(text: &str) -> Option<usize> {
     let mut flow = 0_usize;
     let mut quote = None;
     let mut blocks: Vec<usize> = Vec::new();
@@ -86,6 +98,12 @@ mod tests {
             assert!(too_deep(&deep).is_some(), "{deep}");
         }
         assert_eq!(too_deep(&format!("a: 1\nb: {}", "[".repeat(many))), Some(2));
+    }
+
+    #[test]
+    fn directives_are_few() {
+        assert_eq!(check("%YAML 1.2\n---\na: 1\n"), Ok(()));
+        assert!(check(&"%TAG !a! x\n".repeat(9)).is_err());
     }
 
     #[test]
