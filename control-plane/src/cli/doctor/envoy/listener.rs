@@ -88,7 +88,7 @@ fn buffers(one: &Guarded<'_>, findings: &mut Findings) {
     let (name, bytes) = (one.name, connection_limit(one));
     if bytes >= BODY_LIMIT {
         findings.good(&format!("listener {name}: buffers {} MiB per connection", bytes >> 20));
-    } else {
+    } else if one.managed {
         findings.warning(
             &format!(
                 "listener {name}: buffers {bytes} bytes per connection; larger answers that must be held back fail"
