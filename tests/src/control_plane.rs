@@ -84,14 +84,20 @@ impl ControlPlane {
 
     /// Runs a command of the CLI against this control plane and returns what it prints.
     pub async fn cli(&self, args: &[&str]) -> anyhow::Result<String> {
+        let output = self.cli_output(args).await?;
+        ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// The same for a command that may fail.
+    pub async fn cli_output(&self, args: &[&str]) -> anyhow::Result<std::process::Output> {
         let output = tokio::process::Command::new(tools::built("sluicegate"))
             .args(args)
             .envs([("SLUICEGATE_ADMIN_TOKEN", ADMIN_TOKEN), ("DATABASE_URL", &self.database.url)])
             .env("SLUICEGATE_URL", format!("http://{}", self.http))
             .output()
             .await?;
-        ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?)
+        Ok(output)
     }
 }
 

@@ -55,6 +55,11 @@ impl Envoy {
         self.restart().await;
     }
 
+    /// What it was started with.
+    pub fn config(&self) -> &EnvoyConfig {
+        &self.config
+    }
+
     pub fn process(&self) -> &Process {
         &self.process
     }

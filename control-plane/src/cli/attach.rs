@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail, ensure};
 use sluicegate_core::plugin::{Attached, Role, Scope};
 use sluicegate_core::policy::names;
 
-use super::output::print;
+use super::output::{note, print};
 use crate::{serve, xds};
 
 #[derive(Debug, clap::Args)]
@@ -75,7 +75,7 @@ pub(super) fn execute(args: &AttachArgs) -> anyhow::Result<()> {
     let attached = attached(args)?;
     let control_plane = ControlPlane::parse(&args.control_plane, args.ca.as_deref())?;
     if control_plane.ca.is_none() && !is_loopback(&control_plane.host) {
-        eprintln!("the node token will cross the network to {} in plain text; give --ca", control_plane.host);
+        note(&format!("the node token will cross the network to {} in plain text; give --ca", control_plane.host));
     }
     let rendered = render(&attached, &control_plane, &args.wasm);
     if let Some(path) = &args.write_wasm {
@@ -83,7 +83,7 @@ pub(super) fn execute(args: &AttachArgs) -> anyhow::Result<()> {
     }
     match &args.output {
         Some(path) => write(path, rendered.as_bytes())?,
-        None => print(&rendered),
+        None => print(&rendered)?,
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ mod client;
 mod doctor;
 mod explain;
 mod file;
+mod input;
 mod keyring;
 mod keys;
 mod nodes;
@@ -77,12 +78,24 @@ struct WithClient<T: clap::Args> {
 
 /// Runs the command line; errors go to standard error.
 pub async fn main() -> ExitCode {
-    match execute(Cli::parse().command).await {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(help) => return shown(&help),
+    };
+    match execute(cli.command).await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("sluicegate: {error:#}");
+            output::note(&format!("sluicegate: {error:#}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Help and version on standard output, what is wrong with the arguments on standard error.
+fn shown(help: &clap::Error) -> ExitCode {
+    match help.print() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::from(u8::try_from(help.exit_code()).unwrap_or(1)),
     }
 }
 
@@ -107,7 +120,7 @@ async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Usage(c) => usage::usage(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Explain(c) => explain::explain(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Reconcile(c) => return usage::reconcile(&c.args, &c.client.connect()?, c.client.output).await,
-        Command::Doctor(c) => return doctor::examine(&c.client.connect()?).await,
+        Command::Doctor(c) => return doctor::examine(&c.args, c.client.connect()).await,
         Command::Attach(args) => attach::execute(&args)?,
         Command::Keyring(args) => keyring::execute(&args)?,
     }

@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 pub use auth::{Authenticator, Credentials, NodeIdentity};
+pub(crate) use hello::{OLDEST_ENVOY, version as envoy_version};
 
 use crate::credentials::Keyring;
 use crate::proto::data_plane_server::{DataPlane, DataPlaneServer};

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Fault;
 use super::noun::{self, Credential, Group, Issuer, Key, Model, Noun, Org, Price, Provider, Team, User};
+use super::{Fault, yaml};
 
 /// A declarative file. A section that is absent is left alone; one that is there is compared with the store.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -73,6 +73,7 @@ impl Document {
         if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
             return Err(Fault::new("", "is empty; a file begins with `version: v1`"));
         }
+        yaml::check(text).map_err(|message| Fault::new("", message))?;
         serde_path_to_error::deserialize(serde_norway::Deserializer::from_str(text)).map_err(|e| {
             let path = noun::path_of(e.path());
             let message = without_path(&path, &e.inner().to_string()).to_owned();

@@ -14,6 +14,7 @@ mod ledger;
 mod maintenance;
 mod node_token;
 pub mod noun;
+pub mod number;
 mod policy;
 mod profile;
 mod read;
@@ -23,16 +24,18 @@ mod seed;
 mod slot;
 mod time;
 mod tx;
+mod yaml;
 
 use std::time::Duration;
 
+use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 pub use admin_token::{AdminToken, NewAdminToken};
 pub use apply::{Change, ChangeKind};
 pub use block::Blockable;
-pub use doctor::{Examined, Lack};
+pub use doctor::{Authority, Examination, Examined, Lack};
 pub use document::{Document, Version};
 pub use endpoint::{Endpoint, EndpointError};
 pub use era::{Era, RaiseError};
@@ -54,6 +57,9 @@ pub use roster::{EnvoyReport, Verdict};
 pub use scope::Scope;
 pub use seed::Seeds;
 pub use tx::{Action, Issued, Write};
+
+/// Those of this build; the binary holds them.
+static MIGRATIONS: Migrator = sqlx::migrate!();
 
 /// A pool of connections to a migrated database.
 #[derive(Clone, Debug)]
@@ -81,7 +87,7 @@ impl Store {
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         let options: PgConnectOptions = url.parse()?;
         let mut first = options.connect().await?;
-        sqlx::migrate!().run(&mut first).await?;
+        MIGRATIONS.run(&mut first).await?;
         first.close().await?;
         let pool = PgPoolOptions::new()
             .max_connections(16)

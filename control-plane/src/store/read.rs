@@ -18,12 +18,18 @@ pub struct UsageFilter {
     /// Admitted before; a date is its midnight in UTC.
     #[serde(default, deserialize_with = "super::time::optional")]
     pub to: Option<DateTime<Utc>>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub org: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub team: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub user: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub key: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub model: Option<i32>,
     /// At most so many rows, the newest first; 100 where absent, 1000 at most.
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub limit: Option<u32>,
     /// Of the summary: what a row stands for.
     pub by: Option<SummaryBy>,
@@ -137,6 +143,10 @@ pub struct EnvoyRow {
     pub standing: serde_json::Value,
     pub first_seen: DateTime<Utc>,
     pub last_seen: DateTime<Utc>,
+    /// It reports every five seconds and did so in the last fifteen.
+    pub live: bool,
+    /// Another process under the same node id lives beside it: `--service-node` must be unique.
+    pub clash: bool,
 }
 
 /// Who changed what, and when.
@@ -280,7 +290,12 @@ impl Store {
         Ok(sqlx::query_as(
             "select e.node, to_hex(e.boot) as boot, g.name as group, e.filter_version, e.envoy_version, e.ready,
                     e.policy_revision, e.key_revision, e.blocked_revision, e.refused_revision, e.refused_field,
-                    e.refused_message, e.standing, e.first_seen, e.last_seen
+                    e.refused_message, e.standing, e.first_seen, e.last_seen,
+                    e.last_seen > now() - interval '15 seconds' as live,
+                    -- One that was started again is not beside its former self: that has not reported since.
+                    exists (select from envoy o where o.node = e.node and o.boot <> e.boot
+                        and least(e.last_seen, o.last_seen) > now() - interval '15 seconds'
+                        and least(e.last_seen, o.last_seen) >= greatest(e.first_seen, o.first_seen)) as clash
              from envoy e join envoy_group g on g.id = e.group_id order by e.last_seen desc limit $1",
         )
         .bind(i64::from(limit))

@@ -10,6 +10,7 @@
 mod attached;
 mod attacks;
 mod bad_policy;
+mod doctor;
 mod draining;
 mod encoded_requests;
 mod harness;

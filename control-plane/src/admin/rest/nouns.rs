@@ -1,7 +1,7 @@
 //! The nouns: list, get, create, update, delete.
 
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{Body, Query};
+use super::extract::{Body, Path, Query};
 use super::{Error, Shared};
 use crate::admin::auth::Actor;
 use crate::admin::{IssuedKey, Page, Problem};
@@ -23,8 +23,10 @@ type Result<T> = std::result::Result<T, Error>;
 #[into_params(parameter_in = Query)]
 pub(super) struct Paging {
     /// At most so many; 100 where absent, 1000 at most.
+    #[serde(default, deserialize_with = "crate::store::number::optional")]
     pub limit: Option<u32>,
     /// The `next` of the part before.
+    #[serde(default, deserialize_with = "crate::store::number::optional")]
     pub after: Option<i32>,
 }
 
