@@ -84,12 +84,14 @@ fn running(stats: &str) -> u64 {
 pub async fn run(args: DrainArgs) -> anyhow::Result<()> {
     let envoy = Envoy::new(args.admin)?;
     let drained = CancellationToken::new();
+    // Before anybody can see that it runs: the first process of a container ignores a signal that it does not handle.
+    let stop = stop_signal();
     let socket = TcpListener::bind(args.listen).await?;
     let ended = drained.clone();
     let server = axum::serve(socket, router(envoy.clone(), drained.clone()))
         .with_graceful_shutdown(async move { ended.cancelled().await });
     let server = tokio::spawn(async move { server.await });
-    let signal = stop_signal().await;
+    let signal = stop.await;
     tracing::info!(signal, "draining");
     wait(&envoy, Duration::from_secs(args.longest)).await;
     drained.cancel();

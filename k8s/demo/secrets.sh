@@ -4,6 +4,8 @@
 set -eu
 umask 077
 cd "$(dirname "$0")/secrets"
+# The placeholders came with the mode of a checkout, and a file keeps its own.
+chmod 600 ./*
 grep -q PLACEHOLDER keyring || { echo "secrets/ has real secrets already" >&2; exit 1; }
 
 NAME=sluicegate-control-plane

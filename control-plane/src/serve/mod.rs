@@ -247,25 +247,32 @@ async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, Se
 pub async fn run(args: ServeArgs) -> Result<(), ServeError> {
     let config = args.config()?;
     let (grpc, http) = (config.grpc_transport.scheme(), config.http_transport.scheme());
-    let mut plane = ControlPlane::start(config).await?;
+    let mut stop = std::pin::pin!(stop_signal());
+    let mut plane = tokio::select! {
+        plane = ControlPlane::start(config) => plane?,
+        _ = &mut stop => return Ok(()),
+    };
     tracing::info!(grpc = format!("{grpc}://{}", plane.grpc), http = format!("{http}://{}", plane.http), "serving");
     tokio::select! {
         ended = plane.ended() => return ended,
-        signal = stop_signal() => tracing::info!(signal, "stopping"),
+        signal = stop => tracing::info!(signal, "stopping"),
     }
     plane.stop().await
 }
 
-/// The name of the first signal that asks the process to stop.
-pub async fn stop_signal() -> &'static str {
+/// The name of the first signal that asks the process to stop. Caught from the call on, not only from the first poll.
+pub fn stop_signal() -> impl Future<Output = &'static str> {
     use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = match signal(SignalKind::terminate()) {
-        Ok(terminate) => terminate,
-        // No handler, no signal to wait for: the default action still ends the process.
-        Err(_) => return std::future::pending().await,
-    };
-    tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = tokio::signal::ctrl_c() => "SIGINT",
+    let handlers = signal(SignalKind::terminate()).and_then(|t| Ok((t, signal(SignalKind::interrupt())?)));
+    async move {
+        let (mut terminate, mut interrupt) = match handlers {
+            Ok(handlers) => handlers,
+            // No handler, no signal to wait for: the default action still ends the process.
+            Err(_) => return std::future::pending().await,
+        };
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
     }
 }
