@@ -18,7 +18,9 @@ create trigger keep_name after delete on api_key    for each row execute functio
 create trigger keep_name after delete on model      for each row execute function keep_name();
 create trigger keep_name after delete on credential for each row execute function keep_name();
 
+-- With the id: what is gone may have had a namesake.
 create function former(of_kind text, of_id integer) returns text stable language sql as $$
-  select coalesce((select name from former_name where kind = of_kind and id = of_id), of_id::text) || ' (deleted)'
+  select coalesce((select name || ' (deleted ' || of_id || ')' from former_name where kind = of_kind and id = of_id),
+                  of_id || ' (deleted)')
   where of_id is not null
 $$;

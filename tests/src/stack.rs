@@ -121,7 +121,7 @@ impl Stack {
     pub async fn node_token(&self, name: &str, group: &str) -> NodeSecrets {
         let body = json!({"name": name, "group": group});
         let issued = self.admin.post("/v1/node-tokens", body).await.expect("a node token");
-        let text = |field: &str| issued[field].as_str().expect("a secret").to_owned();
+        let text = |field: &str| issued.get(field).and_then(|v| v.as_str()).expect("a secret").to_owned();
         NodeSecrets { token: text("token"), seal_key: text("seal_key") }
     }
 

@@ -35,7 +35,7 @@ pub struct UsageFilter {
     pub by: Option<SummaryBy>,
 }
 
-/// One attempt, or one refusal. Names are those of today; of what is deleted, its last one with `(deleted)`.
+/// One attempt, or one refusal. Names are those of today; of what is deleted, the last one, as `ci (deleted 3)`.
 #[derive(Clone, Debug, Serialize, sqlx::FromRow, ToSchema)]
 pub struct UsageRow {
     /// The request id; all attempts of one request share it.
@@ -104,7 +104,7 @@ pub enum SummaryBy {
 #[derive(Clone, Debug, Serialize, sqlx::FromRow, ToSchema)]
 pub struct SummaryRow {
     /// The hour or day it begins at (UTC), or a name: `<org>/<name>` of a team, user or key. `-` where there is none,
-    /// With `(deleted)` where it is gone.
+    /// As `ci (deleted 3)`, with its id, where it is gone.
     pub what: String,
     pub requests: i64,
     pub attempts: i64,

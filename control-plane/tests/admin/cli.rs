@@ -245,7 +245,7 @@ async fn usage_names_nobody_and_what_is_gone() {
     cli.ok(&["reconcile"], &line).await;
     cli.ok(&["keys", "revoke", "acme/ci"], "").await;
     let by_key = cli.ok(&["usage", "--by", "key"], "").await;
-    assert!(by_key.contains("\n-  ") && by_key.contains(&format!("\n{id} (deleted)  ")), "{by_key}");
+    assert!(by_key.contains("\n-  ") && by_key.contains(&format!("\nci (deleted {id})  ")), "{by_key}");
     for by in ["org", "team", "user", "model"] {
         assert!(cli.ok(&["usage", "--by", by], "").await.contains("\n-  "), "{by}");
     }

@@ -135,7 +135,9 @@ impl Noun for Group {
             .bind(&self.description)
             .fetch_one(write.conn())
             .await?;
-        self.write_scope(write, id).await?;
+        if self.scope() != [None; 3] {
+            self.write_scope(write, id).await?;
+        }
         Ok(id)
     }
 
