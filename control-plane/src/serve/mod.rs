@@ -129,9 +129,11 @@ impl ControlPlane {
         let publisher = Publisher::spawn(store.clone(), Arc::clone(keyring));
         let clusters = Arc::new(xds::Publisher::new(&config.listener));
         let ready = ClustersReady::default();
-        let follow =
-            topology::follow(store.clone(), publisher.subscribe(), Arc::clone(&clusters), self.stop.child_token());
-        self.spawn(follow);
+        let follow = topology::follow(store.clone(), publisher.subscribe(), Arc::clone(&clusters));
+        let stop = self.stop.child_token();
+        self.spawn(async move {
+            let _ = stop.run_until_cancelled(follow).await;
+        });
         let authenticator = Authenticator::new(store.clone(), Arc::clone(keyring));
         let nodes = Arc::new(node::NodeTokens(authenticator.clone()));
         let ads = clusters.service(ready.clone(), nodes, self.stop.child_token()).into_server();

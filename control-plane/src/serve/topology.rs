@@ -7,7 +7,6 @@ use std::time::Duration;
 use chrono::Utc;
 use sluicegate_core::policy::Position;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::publisher::Published;
 use crate::store::{self, Cluster, EnvoyRow, ProviderEndpoint, Reachable, Store, StoreError, TokenIssuer, TokenKeys};
@@ -20,19 +19,13 @@ const SWEEP: Duration = Duration::from_secs(60);
 const CONNECTED: chrono::TimeDelta = chrono::TimeDelta::seconds(60);
 const MOST_ENVOYS: u32 = 10_000;
 
-/// Publishes each new topology until `stop`, and drops old clusters when nobody needs them.
-pub async fn follow(
-    store: Store,
-    mut published: watch::Receiver<Option<Arc<Published>>>,
-    xds: Arc<Publisher>,
-    stop: CancellationToken,
-) {
+/// Publishes each new topology, and drops old clusters when nobody needs them. The caller drops it to end it.
+pub async fn follow(store: Store, mut published: watch::Receiver<Option<Arc<Published>>>, xds: Arc<Publisher>) {
     let mut seen = None;
     let mut last = None;
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
         tokio::select! {
-            () = stop.cancelled() => return,
             _ = sweep.tick() => match enforced(&store).await {
                 Ok(enforced) => xds.sweep(enforced),
                 Err(error) => tracing::warn!(%error, "old clusters stay for now"),
