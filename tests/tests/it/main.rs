@@ -31,6 +31,7 @@ mod p23_each_event_forwarded;
 mod p27_owners_deleted;
 mod p28_no_credential_leaks;
 mod p29_outages;
+mod p30_changes_under_load;
 mod p32_big_bodies;
 mod p34_misconfigured;
 mod p42_scoped_groups;
