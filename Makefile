@@ -10,6 +10,8 @@ PYTHON ?= python3
 CARGO  ?= cargo
 TOOLS  ?= $(CURDIR)/.tools
 PINS   := envoy/tools.txt
+# Beside the one in PINS the tests run on these.
+OLDER  := 1.38.2 1.39.3
 WASM   := target/wasm32-wasip1/wasm/sluicegate_filter.wasm
 
 export SLUICEGATE_TOOLS := $(TOOLS)
@@ -17,7 +19,7 @@ export SLUICEGATE_TOOLS := $(TOOLS)
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
 .DEFAULT_GOAL := build
-.PHONY: build wasm tools quickstart first-build test bench lint check-cargo check-python
+.PHONY: build wasm tools older-envoys quickstart first-build test bench lint check-cargo check-python
 
 build: wasm
 	$(CARGO) build --release -p sluicegate
@@ -33,6 +35,12 @@ tools: $(TOOLS)/.done
 $(TOOLS)/.done: $(PINS) envoy/fetch.py | check-python
 	$(PYTHON) envoy/fetch.py $(PINS) $(TOOLS)
 
+older-envoys: $(OLDER:%=$(TOOLS)/envoy-%/.done)
+
+# They lie within the folder that the rule above replaces as a whole.
+$(TOOLS)/envoy-%/.done: envoy/envoy-%.txt $(TOOLS)/.done
+	$(PYTHON) envoy/fetch.py $< $(@D)
+
 # The same build as for the tests: it compiles in half the time, and the data path is optimised either way.
 quickstart: first-build tools wasm
 	$(CARGO) build -p sluicegate
@@ -42,8 +50,9 @@ first-build:
 	@test -e target/debug/sluicegate || echo "The first build takes some minutes; later starts take seconds."
 
 # Unoptimised: what is tested is mostly Envoy, Postgres and the filter, and those are optimised. Eight at a time: most of
-# them wait, and those that load the machine run alone.
-test: tools wasm
+# them wait, and those that load the machine run alone. The second build of the filter traps where a test asks for it.
+test: tools older-envoys wasm
+	$(CARGO) build -p sluicegate-filter --target wasm32-wasip1 --profile wasm --features fault --target-dir target/fault
 	$(CARGO) build -p sluicegate
 	RUST_TEST_THREADS=8 $(CARGO) test --workspace --exclude sluicegate-filter --no-fail-fast
 

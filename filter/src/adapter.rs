@@ -5,6 +5,7 @@ use sluicegate_core::json::Edits;
 use sluicegate_core::policy::{Position, names};
 use sluicegate_core::refusal::Refusal;
 
+use crate::fault::{self, Place};
 use crate::host::{self, Buffer, Map};
 use crate::reply::LocalReply;
 use crate::vm::{Action, Shared};
@@ -24,6 +25,7 @@ pub struct Adapter {
 
 impl Adapter {
     pub fn request_headers(&mut self, shared: &mut Shared) -> Action {
+        fault::at(Place::AdapterHeaders);
         match self.begin(shared) {
             Ok(()) => Action::Continue,
             Err(refusal) => {
@@ -55,6 +57,7 @@ impl Adapter {
 
     /// The body arrives whole, but for a first callback without its end.
     pub fn request_body(&mut self, size: usize, end: bool, shared: &mut Shared) -> Action {
+        fault::at(Place::AdapterBody);
         let Some(edits) = self.edits.take() else { return Action::Continue };
         let prefix = edits.prefix_len();
         if size < prefix {
@@ -86,6 +89,7 @@ impl Adapter {
     }
 
     pub fn response_headers(&mut self, end: bool, shared: &mut Shared) -> Action {
+        fault::at(Place::ResponseHeaders);
         let Some(exchange) = self.exchange(shared) else { return Action::Continue };
         let Ok(headers) = host::headers(Map::ResponseHeaders) else { return Action::Continue };
         let mut head = ReplyHead { status: 0, content_type: b"", content_length: None, encoded: false, end };
@@ -127,6 +131,7 @@ impl Adapter {
 
     /// While a reply is held `size` counts all of it, otherwise what is new.
     pub fn response_body(&mut self, size: usize, end: bool, shared: &mut Shared) -> Action {
+        fault::at(Place::ResponseBody);
         let held = self.held;
         let Some(exchange) = self.exchange(shared) else { return Action::Continue };
         let from = held.unwrap_or(0);

@@ -12,6 +12,7 @@ use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::CompiledProfile;
 
 use crate::body;
+use crate::fault::{self, Place};
 use crate::host::{self, Map};
 use crate::reply::LocalReply;
 use crate::vm::{Action, Shared};
@@ -57,6 +58,7 @@ impl Gate {
 
     /// `size` counts all that is buffered: while a request is paused the host keeps what came before.
     pub fn request_body(&mut self, context: u32, size: usize, end: bool, shared: &mut Shared) -> Action {
+        fault::at(Place::RequestBody);
         match std::mem::take(&mut self.stage) {
             Stage::Reading(reading) => match body::read(reading, size) {
                 Ok(reading) if end => self.admit(context, reading, shared),
@@ -125,6 +127,7 @@ impl Gate {
             Ok(exchange) => exchange,
             Err(turned) => return self.turn_away(*turned, shared),
         };
+        fault::at(Place::Admit);
         let plan = log::admitted(shared.origin(context), &exchange.plan());
         if mark(&plan, &exchange.cluster, exchange.positions.len()).is_err() {
             let refusal = Refusal::Internal { what: "the request could not be marked as admitted" };
@@ -166,6 +169,7 @@ impl Gate {
 
     /// The request is over, however it ended.
     pub fn log(&mut self, context: u32, shared: &mut Shared) {
+        fault::at(Place::Log);
         let now = host::now();
         let records = match std::mem::take(&mut self.stage) {
             Stage::Admitted => {
@@ -197,6 +201,8 @@ fn arrive(end: bool, shared: &mut Shared) -> Result<Arrival, Box<Turned>> {
     let Ok(headers) = host::headers(Map::RequestHeaders) else {
         return Err(ticket.turned_away(internal("the request's headers are not readable")));
     };
+    fault::ask(&headers);
+    fault::at(Place::RequestHeaders);
     let mut head = Head::read(headers.iter(), openai::forwards);
     if clean(&head).is_err() {
         return Err(ticket.turned_away(internal("the request's headers are not writable")));

@@ -9,6 +9,7 @@ mod body;
 #[macro_use]
 mod count;
 mod credentials;
+mod fault;
 mod flow;
 mod gate;
 mod host;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -75,10 +76,16 @@ impl ControlPlane {
 
     /// Runs a command of the CLI against this control plane and returns what it prints.
     pub async fn cli(&self, args: &[&str]) -> anyhow::Result<String> {
+        self.cli_fed(args, Stdio::null()).await
+    }
+
+    /// The same with this standard input.
+    pub async fn cli_fed(&self, args: &[&str], input: impl Into<Stdio>) -> anyhow::Result<String> {
         let output = tokio::process::Command::new(tools::built("sluicegate"))
             .args(args)
             .envs([("SLUICEGATE_ADMIN_TOKEN", ADMIN_TOKEN), ("DATABASE_URL", &self.database.url)])
             .env("SLUICEGATE_URL", format!("http://{}", self.http))
+            .stdin(input)
             .output()
             .await?;
         ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
