@@ -50,9 +50,11 @@ first-build:
 	@test -e target/debug/sluicegate || echo "The first build takes some minutes; later starts take seconds."
 
 # Unoptimised: what is tested is mostly Envoy, Postgres and the filter, and those are optimised. Eight at a time: most of
-# them wait, and those that load the machine run alone. The second build of the filter traps where a test asks for it.
+# them wait, and those that load the machine run alone. The second build of the filter traps where a test asks for it; it is
+# not optimised over crates, which takes half of the time.
 test: tools older-envoys wasm
-	$(CARGO) build -p sluicegate-filter --target wasm32-wasip1 --profile wasm --features fault --target-dir target/fault
+	$(CARGO) build -p sluicegate-filter --target wasm32-wasip1 --profile wasm --features fault \
+	  --target-dir target/fault --config 'profile.wasm.lto="off"'
 	$(CARGO) build -p sluicegate
 	RUST_TEST_THREADS=8 $(CARGO) test --workspace --exclude sluicegate-filter --no-fail-fast
 

@@ -51,10 +51,17 @@ impl Flow {
         }
         if now.0.saturating_sub(self.sent_at) >= PACE_NS {
             self.send(now.0);
-        } else if !self.fast {
-            self.fast = host::set_tick_period(FAST_TICK_MS).is_ok();
+        } else {
+            self.hurry();
         }
         let _ = host::set_effective_context(context);
+    }
+
+    /// The next tick of the effective root comes soon.
+    pub fn hurry(&mut self) {
+        if !self.fast {
+            self.fast = host::set_tick_period(FAST_TICK_MS).is_ok();
+        }
     }
 
     /// On the root's tick: opens, sends, sends again.

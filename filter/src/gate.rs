@@ -1,12 +1,13 @@
 //! The gate: the filter in the listener's chain. Who asks, for what, and may they; at the end, what it came to.
 
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 
 use sluicegate_core::dialect::openai::models::{list_body, model_body};
 use sluicegate_core::dialect::openai::routes::{Route, route};
 use sluicegate_core::dialect::openai::{self, Operation};
 use sluicegate_core::exchange::{Closing, Head, Identity, Moment, Reading, Ticket, Turned, label, log};
-use sluicegate_core::policy::names;
+use sluicegate_core::policy::{Policy, names};
 use sluicegate_core::proto::dataplane::Record;
 use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::CompiledProfile;
@@ -30,23 +31,40 @@ enum Stage {
     New,
     /// Its key is good; its body is coming in.
     Reading(Box<Reading>),
-    /// Its body is whole, but this VM has no policy yet. The root resumes it.
-    Parked(Box<Reading>),
+    /// All that is to come of it has come, but this VM has no policy yet. The root resumes it.
+    Parked(Waiting),
     /// Its `Exchange` is in [`Shared::exchanges`] under this context's id.
     Admitted,
     /// Answered by the gate; the record, if there is one, goes to the ledger.
     Answered(Option<Box<Record>>),
 }
 
+/// What is decided once there is a policy.
+#[derive(Debug)]
+enum Waiting {
+    Body(Box<Reading>),
+    Models(Box<Listing>),
+}
+
+/// A request for the models this key may use, or for one of them.
+#[derive(Debug)]
+struct Listing {
+    ticket: Ticket,
+    name: Option<String>,
+    profile: Rc<CompiledProfile>,
+}
+
 enum Arrival {
     Body(Box<Reading>),
+    Models(Box<Listing>),
     Answer(LocalReply),
 }
 
 impl Gate {
-    pub fn request_headers(&mut self, end: bool, shared: &mut Shared) -> Action {
+    pub fn request_headers(&mut self, context: u32, end: bool, shared: &mut Shared) -> Action {
         match arrive(end, shared) {
             Ok(Arrival::Body(reading)) => self.stage = Stage::Reading(reading),
+            Ok(Arrival::Models(listing)) => self.decide_or_park(context, Waiting::Models(listing), shared),
             Ok(Arrival::Answer(reply)) => {
                 reply.send();
                 self.stage = Stage::Answered(None);
@@ -93,11 +111,15 @@ impl Gate {
             Ok(reading) => reading,
             Err(turned) => return self.turn_away(*turned, shared),
         };
+        self.decide_or_park(context, Waiting::Body(reading), shared);
+    }
+
+    fn decide_or_park(&mut self, context: u32, waiting: Waiting, shared: &mut Shared) {
         if shared.policy.is_none() {
             shared.park(context);
-            self.stage = Stage::Parked(reading);
+            self.stage = Stage::Parked(waiting);
         } else {
-            self.decide(context, reading, shared);
+            self.decide(context, waiting, shared);
         }
     }
 
@@ -105,8 +127,8 @@ impl Gate {
     /// whether the request is to be resumed.
     pub fn unpark(&mut self, context: u32, shared: &mut Shared) -> bool {
         match std::mem::take(&mut self.stage) {
-            Stage::Parked(reading) => {
-                self.decide(context, reading, shared);
+            Stage::Parked(waiting) => {
+                self.decide(context, waiting, shared);
                 matches!(self.stage, Stage::Admitted)
             }
             other => {
@@ -117,9 +139,17 @@ impl Gate {
     }
 
     /// Happens once to a request, and nothing else lets one through.
-    fn decide(&mut self, context: u32, reading: Box<Reading>, shared: &mut Shared) {
+    fn decide(&mut self, context: u32, waiting: Waiting, shared: &mut Shared) {
         let Some(policy) = shared.policy.clone() else {
-            return self.turn_away(Turned { refusal: Refusal::NotReady, ticket: reading.ticket }, shared);
+            let ticket = match waiting {
+                Waiting::Body(reading) => reading.ticket,
+                Waiting::Models(listing) => listing.ticket,
+            };
+            return self.turn_away(Turned { refusal: Refusal::NotReady, ticket }, shared);
+        };
+        let reading = match waiting {
+            Waiting::Body(reading) => reading,
+            Waiting::Models(listing) => return self.list(*listing, &policy, shared),
         };
         let now = host::now();
         let moment = Moment { now, now_ns: shared.control_plane_time(now), random: shared.random() };
@@ -128,13 +158,24 @@ impl Gate {
             Err(turned) => return self.turn_away(*turned, shared),
         };
         fault::at(Place::Admit);
-        let plan = log::admitted(shared.origin(context), &exchange.plan());
-        if mark(&plan, &exchange.cluster, exchange.positions.len()).is_err() {
+        let plan = shared.origin(context).map(|origin| log::admitted(origin, &exchange.plan()));
+        if !plan.is_some_and(|plan| mark(&plan, &exchange.cluster, exchange.positions.len()).is_ok()) {
             let refusal = Refusal::Internal { what: "the request could not be marked as admitted" };
             return self.turn_away(Turned { refusal, ticket: exchange.ticket }, shared);
         }
         shared.exchanges.insert(context, exchange);
         self.stage = Stage::Admitted;
+    }
+
+    /// Nothing runs, so nothing is booked.
+    fn list(&mut self, listing: Listing, policy: &Policy, shared: &mut Shared) {
+        match models(listing, policy) {
+            Ok(reply) => {
+                reply.send();
+                self.stage = Stage::Answered(None);
+            }
+            Err(turned) => self.turn_away(*turned, shared),
+        }
     }
 
     fn turn_away(&mut self, Turned { refusal, ticket }: Turned, shared: &mut Shared) {
@@ -181,15 +222,16 @@ impl Gate {
                 records
             }
             // Left before its body was whole.
-            Stage::Reading(reading) | Stage::Parked(reading) => {
+            Stage::Reading(reading) | Stage::Parked(Waiting::Body(reading)) => {
                 vec![reading.ticket.close(None, now, shared.control_plane_time(now))]
             }
             Stage::Answered(Some(record)) => vec![*record],
-            Stage::New | Stage::Answered(None) => return,
+            Stage::New | Stage::Parked(Waiting::Models(_)) | Stage::Answered(None) => return,
         };
-        // A failure costs the second witness of this one request, not the request.
-        let value = log::recorded(shared.origin(context), &records);
-        let _ = host::set_filter_state(names::FILTER_STATE_NAME, value.as_bytes());
+        if let Some(origin) = shared.origin(context) {
+            // A failure costs the second witness of this one request, not the request.
+            let _ = host::set_filter_state(names::FILTER_STATE_NAME, log::recorded(origin, &records).as_bytes());
+        }
         shared.flow.book(context, records, now);
     }
 }
@@ -231,8 +273,10 @@ fn arrive(end: bool, shared: &mut Shared) -> Result<Arrival, Box<Turned>> {
     let operation = match route(&head.method, &head.path) {
         Ok(Route::ChatCompletions) => Operation::ChatCompletions,
         Ok(Route::Embeddings) => Operation::Embeddings,
-        Ok(Route::Models) => return models(ticket, None, &profile, shared),
-        Ok(Route::Model(name)) => return models(ticket, Some(&name), &profile, shared),
+        Ok(Route::Models) => return Ok(Arrival::Models(Box::new(Listing { ticket, name: None, profile }))),
+        Ok(Route::Model(name)) => {
+            return Ok(Arrival::Models(Box::new(Listing { ticket, name: Some(name), profile })));
+        }
         Err(refusal) => return Err(ticket.turned_away(refusal)),
     };
     ticket.route = operation.name();
@@ -243,15 +287,8 @@ fn arrive(end: bool, shared: &mut Shared) -> Result<Arrival, Box<Turned>> {
     Reading::new(ticket, head, operation, profile, limit).map(|reading| Arrival::Body(Box::new(reading)))
 }
 
-/// The models this key may use, or one of them. Nothing runs, so nothing is booked.
-fn models(
-    ticket: Ticket,
-    name: Option<&str>,
-    profile: &CompiledProfile,
-    shared: &Shared,
-) -> Result<Arrival, Box<Turned>> {
-    let Some(policy) = &shared.policy else { return Err(ticket.turned_away(Refusal::NotReady)) };
-    let body = match name {
+fn models(Listing { ticket, name, profile }: Listing, policy: &Policy) -> Result<LocalReply, Box<Turned>> {
+    let body = match name.as_deref() {
         None => {
             let mut names: Vec<&str> =
                 policy.models().filter(|m| profile.allows_model(m.id)).map(|m| m.name.as_str()).collect();
@@ -263,7 +300,7 @@ fn models(
             None => return Err(ticket.turned_away(Refusal::UnknownModel { model: label(name.as_bytes()) })),
         },
     };
-    Ok(Arrival::Answer(LocalReply::json(200, body, ticket.operation)))
+    Ok(LocalReply::json(200, body, ticket.operation))
 }
 
 /// Takes away what only we or Envoy may set, before the router reads it, and a key in the query before anything logs it.

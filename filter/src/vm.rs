@@ -98,10 +98,13 @@ impl Vm {
     /// Resumes what waits for a policy: at most 32 in one callback, because more overflow the VM's stack, and each once.
     fn unpark(&mut self, root: u32) {
         const AT_ONCE: usize = 32;
+        // Resumes run nested. The first one through makes Envoy load the adapter into this VM; a second one that gets
+        // there meanwhile finds it half loaded, and is answered 503 or crashes Envoy.
+        let at_once = if self.has_adapter() { AT_ONCE } else { 1 };
         let now = host::now().0;
-        for _ in 0..AT_ONCE {
+        for _ in 0..at_once {
             let due = self.shared.parked.front().is_some_and(|(_, by)| self.shared.policy.is_some() || *by <= now);
-            let Some((context, _)) = due.then(|| self.shared.parked.pop_front()).flatten() else { break };
+            let Some((context, _)) = due.then(|| self.shared.parked.pop_front()).flatten() else { return };
             let Some(Stream::Gate(gate)) = self.streams.get_mut(&context) else { continue };
             // A client that has left took its context with it; then the old one is still effective.
             if host::set_effective_context(context).is_err() {
@@ -112,11 +115,19 @@ impl Vm {
             }
             let _ = host::set_effective_context(root);
         }
+        if !self.shared.parked.is_empty() {
+            self.shared.flow.hurry();
+        }
+    }
+
+    fn has_adapter(&self) -> bool {
+        let is_adapter = |plugin: &Plugin| matches!(plugin, Plugin::Configured(c) if c.role == Role::Adapter);
+        self.roots.values().any(is_adapter)
     }
 
     pub fn request_headers(&mut self, context: u32, end: bool) -> Action {
         match self.streams.get_mut(&context) {
-            Some(Stream::Gate(gate)) => gate.request_headers(end, &mut self.shared),
+            Some(Stream::Gate(gate)) => gate.request_headers(context, end, &mut self.shared),
             Some(Stream::Adapter(adapter)) => adapter.request_headers(&mut self.shared),
             None => Action::Pause,
         }

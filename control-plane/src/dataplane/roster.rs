@@ -85,7 +85,11 @@ fn alarm(report: &EnvoyReport, before: u32) {
     if more > 0 {
         metrics::counter!("sluicegate_envoy_traps_total").increment(more.into());
         tracing::error!(
-            node = report.node, boot = report.boot, envoy = report.envoy_version, filter = report.filter_version, traps,
+            node = report.node,
+            boot = report.boot,
+            envoy = report.envoy_version,
+            filter = report.filter_version,
+            traps,
             "a VM of an Envoy's filter trapped: its streams are broken, its records are in the access log (reconcile)"
         );
     }

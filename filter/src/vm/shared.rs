@@ -7,7 +7,7 @@ use sluicegate_core::exchange::credential::KeyHash;
 use sluicegate_core::exchange::log::Origin;
 use sluicegate_core::exchange::{Exchange, Mono, Ticket};
 use sluicegate_core::policy::{Limits, Policy};
-use sluicegate_core::state::{Head, Lookup, Reader, Times};
+use sluicegate_core::state::{Boot, Head, Lookup, Reader, Stamp, Times};
 
 use crate::credentials::Credentials;
 use crate::flow::Flow;
@@ -76,8 +76,13 @@ impl Shared {
         self.seq
     }
 
-    pub fn origin(&self, context: u32) -> Origin {
-        Origin { boot: self.boot, vm: self.vm, context }
+    /// `None` in a process that has no boot yet: a record without it would be another one than that which Flow brings.
+    pub fn origin(&mut self, context: u32) -> Option<Origin> {
+        if self.boot == 0 {
+            // A fresh VM before its first tick.
+            self.boot = Boot::read(&HostStore).ok()??.id;
+        }
+        Some(Origin { boot: self.boot, vm: self.vm, context })
     }
 
     pub fn lookup(&mut self, key: &KeyHash, now: Mono) -> Lookup {
@@ -103,10 +108,11 @@ impl Shared {
         }
     }
 
-    /// Whether this Envoy has had its whole state once: it stays ready through outages.
+    /// Whether this Envoy has had its whole state once: it stays ready through outages, and through traps, because a fresh
+    /// VM makes requests wait until it has compiled the policy that is there.
     pub fn is_ready(&mut self) -> bool {
-        if !self.ready && self.policy.is_some() {
-            self.ready = Head::read(&HostStore).is_ok_and(|head| head.complete);
+        if !self.ready {
+            self.ready = Head::read(&HostStore).is_ok_and(|head| head.complete && head.policy > Stamp::ZERO);
         }
         self.ready
     }

@@ -21,7 +21,7 @@ use crate::traps::{
 fn the_shipped_filter_cannot_be_made_to_trap() {
     let holds = |path| {
         let module = std::fs::read(path).unwrap();
-        module.windows(18).any(|bytes| bytes == b"x-sluicegate-fault")
+        module.windows(20).any(|bytes| bytes == b"a trap was asked for")
     };
     assert!(!holds(tools::filter()));
     assert!(holds(tools::fault_filter()));
@@ -57,13 +57,14 @@ fn at_each_place() {
                 // Of a reply that is kept back until it is whole nothing has gone out either.
                 let honest = if stream { body == End::Broken } else { body.is_restart() || body == End::Broken };
                 assert!(honest, "{http:?} stream {stream}: {body:?}");
-                for place in ["log", "grpc-message"] {
+                let log = end("log").await;
+                assert!(log.is_served(), "{http:?} stream {stream}: {log:?}");
+                // These may come before the answer, or in the middle of it.
+                for place in ["tick", "grpc-message"] {
                     let end = end(place).await;
-                    assert!(end.is_served(), "{place} {http:?} stream {stream}: {end:?}");
+                    let honest = end.is_served() || end.is_restart() || end == End::Broken;
+                    assert!(honest, "{place} {http:?} stream {stream}: {end:?}");
                 }
-                // It may come before the answer.
-                let tick = end("tick").await;
-                assert!(tick.is_served() || tick.is_restart(), "{http:?} stream {stream}: {tick:?}");
             }
         }
     });
@@ -158,26 +159,32 @@ async fn some_that_are_trapped(scene: &Scene<'_>, trapped: usize, whole: usize) 
         next_is_served(scene, Http::H1).await;
     }
     scene.stack.ledger.rows(scene.key.id, whole).await;
-    let hold = Hold::new();
-    scene.answer(Answer::from(Chat::repeat("several words each ", 40)).hold_events(&hold));
-    let mut streams = join_all((0..trapped).map(async |_| {
+    let mut streams = Vec::new();
+    for _ in 0..trapped {
+        let hold = Hold::new();
+        scene.answer(Answer::from(Chat::repeat("several words each ", 40)).hold_events(&hold));
         let mut events = scene.chat(json!({"stream": true})).await.unwrap().events();
-        hold.release(10);
-        for _ in 0..5 {
+        hold.release(9);
+        for _ in 0..10 {
             events.next().await.unwrap().unwrap();
         }
-        events
-    }))
-    .await;
+        streams.push((events, hold));
+    }
     trap(scene).await;
-    hold.open();
-    for events in &mut streams {
+    for (events, hold) in &mut streams {
+        hold.open();
         assert!(events.rest().await.is_err());
     }
     scene.provider_saw(trapped + whole).await;
-    // Their lines in the log.
-    under_way(scene.stack, 0).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    eventually("their lines are in the log", Duration::from_secs(5), || async {
+        let log = std::fs::read_to_string(scene.stack.control.access_log())?;
+        let plans = log
+            .lines()
+            .filter(|line| line.contains(" ADMITTED ") && line.contains(&format!("\"key\":{}", scene.key.id)));
+        ensure!(plans.count() == trapped, "{log}");
+        Ok(())
+    })
+    .await;
 }
 
 fn is_of_a_trap(row: &&Row) -> bool {
