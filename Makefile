@@ -2,6 +2,7 @@
 #
 #   make quickstart   all of it on this machine, with one metered request; ONCE=1 to stop after it
 #   make test         every test
+#   make image        the control plane as a container image; IMAGE names it, CONTAINER the program that builds it
 #   make bench        what a request costs; 90 seconds once it is built
 #
 # TOOLS names another directory for Envoy and Postgres; QUICKSTART_ARGS goes to `sluicegate run`.
@@ -12,6 +13,9 @@ TOOLS  ?= $(CURDIR)/.tools
 PINS   := envoy/tools.txt
 # Beside the one in PINS the tests run on these.
 OLDER  := 1.38.2 1.39.3
+IMAGE  ?= sluicegate:dev
+CONTAINER ?= $(firstword $(shell command -v docker podman buildah) docker)
+MUSL   := $(shell uname -m)-unknown-linux-musl
 WASM   := target/wasm32-wasip1/wasm/sluicegate_filter.wasm
 
 export SLUICEGATE_TOOLS := $(TOOLS)
@@ -19,7 +23,7 @@ export SLUICEGATE_TOOLS := $(TOOLS)
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
 .DEFAULT_GOAL := build
-.PHONY: build wasm tools older-envoys quickstart first-build test bench lint check-cargo check-python
+.PHONY: build wasm tools older-envoys k8s-tools quickstart first-build test static image bench lint check-cargo check-python
 
 build: wasm
 	$(CARGO) build --release -p sluicegate
@@ -41,6 +45,12 @@ older-envoys: $(OLDER:%=$(TOOLS)/envoy-%/.done)
 $(TOOLS)/envoy-%/.done: envoy/envoy-%.txt $(TOOLS)/.done
 	$(PYTHON) envoy/fetch.py $< $(@D)
 
+# What the manifests are checked with. It lies in the folder that `tools` makes anew.
+k8s-tools: $(TOOLS)/k8s/.done
+
+$(TOOLS)/k8s/.done: k8s/tools.txt k8s/fetch.py | $(TOOLS)/.done
+	$(PYTHON) k8s/fetch.py k8s/tools.txt $(TOOLS)/k8s
+
 # The same build as for the tests: it compiles in half the time, and the data path is optimised either way.
 quickstart: first-build tools wasm
 	$(CARGO) build -p sluicegate
@@ -52,11 +62,22 @@ first-build:
 # Unoptimised: what is tested is mostly Envoy, Postgres and the filter, and those are optimised. Eight at a time: most of
 # them wait, and those that load the machine run alone. The second build of the filter traps where a test asks for it; it is
 # not optimised over crates, which takes half of the time.
-test: tools older-envoys wasm
+test: tools older-envoys k8s-tools wasm
 	$(CARGO) build -p sluicegate-filter --target wasm32-wasip1 --profile wasm --features fault \
 	  --target-dir target/fault --config 'profile.wasm.lto="off"'
 	$(CARGO) build -p sluicegate
 	RUST_TEST_THREADS=8 $(CARGO) test --workspace --exclude sluicegate-filter --no-fail-fast
+
+# Needs a C compiler for musl (on Debian and Ubuntu: apt install musl-tools); ring has C in it.
+static: wasm
+	@rustup target list --installed | grep -qx $(MUSL) || rustup target add $(MUSL)
+	$(CARGO) build --release -p sluicegate --target $(MUSL)
+
+# From a folder with nothing else in it: that is all the builder is sent.
+image: static
+	mkdir -p target/image
+	cp target/$(MUSL)/release/sluicegate target/image/
+	$(CONTAINER) build --tag $(IMAGE) --file k8s/Dockerfile target/image
 
 # The second build of the filter counts its host calls; it has a folder of its own, so that the first one stays.
 bench: tools wasm

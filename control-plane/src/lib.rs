@@ -10,12 +10,14 @@
 //! | [`credentials`] | the keyring and where provider credentials come from |
 //! | [`serve`] | puts the parts together, on their ports |
 //! | [`run`] | the local all-in-one: Postgres, control plane, Envoy, demo provider |
+//! | [`drain`] | beside an Envoy that is to stop: its streams end first |
 //! | [`cli`] | the commands |
 
 pub mod admin;
 pub mod cli;
 pub mod credentials;
 pub mod dataplane;
+pub mod drain;
 pub mod publisher;
 pub mod run;
 pub mod serve;

@@ -1,5 +1,7 @@
 //! TLS on both ports: who may speak plaintext, and certificates from files or made on the spot.
 
+mod not_after;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -7,6 +9,8 @@ use axum_server::tls_rustls::RustlsConfig;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use tonic::transport::ServerTlsConfig;
 use zeroize::Zeroizing;
+
+pub use not_after::not_after;
 
 /// How a port is spoken to.
 #[derive(Clone, Debug)]

@@ -108,8 +108,8 @@ extern "C" fn proxy_on_delete(context: u32) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn proxy_on_grpc_receive(_context: u32, token: u32, size: usize) {
-    with_vm((), |vm| vm.grpc_message(token, size));
+extern "C" fn proxy_on_grpc_receive(context: u32, token: u32, size: usize) {
+    with_vm((), |vm| vm.grpc_message(context, token, size));
 }
 
 #[unsafe(no_mangle)]

@@ -1,10 +1,14 @@
 //! The adapter: the filter in the router's upstream chain, once per attempt. What a provider is sent, and what it says.
 
+use std::rc::Rc;
+
 use sluicegate_core::exchange::{Exchange, ReplyBody, ReplyHead, log};
 use sluicegate_core::json::Edits;
+use sluicegate_core::plugin::Attached;
 use sluicegate_core::policy::{Position, names};
 use sluicegate_core::refusal::Refusal;
 
+use crate::attached;
 use crate::fault::{self, Place};
 use crate::host::{self, Buffer, Map};
 use crate::reply::LocalReply;
@@ -21,12 +25,21 @@ pub struct Adapter {
     edits: Option<Edits>,
     /// The reply is kept back until it is whole; so much of it has been read.
     held: Option<usize>,
+    /// It is paused at its headers, to find out whether a reply can be held.
+    probing: bool,
+    /// Where the router is somebody else's.
+    attached: Option<Rc<Attached>>,
 }
 
 impl Adapter {
+    pub fn new(attached: Option<Rc<Attached>>) -> Self {
+        Self { attached, ..Self::default() }
+    }
+
     pub fn request_headers(&mut self, shared: &mut Shared) -> Action {
         fault::at(Place::AdapterHeaders);
         match self.begin(shared) {
+            Ok(()) if self.probing => Action::Pause,
             Ok(()) => Action::Continue,
             Err(refusal) => {
                 self.refuse(refusal, shared);
@@ -37,27 +50,52 @@ impl Adapter {
 
     /// Nothing reaches a provider but what the gate of this very VM admitted: the filter state names its exchange.
     fn begin(&mut self, shared: &mut Shared) -> Result<(), Refusal> {
-        let unadmitted = Refusal::Internal { what: "a request reached the router without being admitted" };
         let state = host::property(&[names::FILTER_STATE_NAME]).ok().flatten().unwrap_or_default();
-        let gate =
-            log::admitted_origin(&state).filter(|o| o.vm == shared.vm).map(|o| o.context).ok_or(unadmitted.clone())?;
+        if let Some(attached) = &self.attached
+            && attached::is_theirs(attached, &state)
+        {
+            return Ok(());
+        }
+        let gate = self.admitted(&state, shared)?;
         let now = host::now();
+        if let Some(missing) = shared.adapter_pauses.missing(now.0) {
+            self.gate = Some(gate);
+            return Err(missing);
+        }
         let seq = shared.next_seq();
-        let Some(exchange) = shared.exchanges.get_mut(&gate) else { return Err(unadmitted) };
+        let Some(exchange) = shared.exchanges.get_mut(&gate) else { return Err(UNADMITTED) };
         self.gate = Some(gate);
-        let position = chosen_position().ok_or(Refusal::Internal { what: "the chosen host names no position" })?;
+        let position = match &self.attached {
+            None => chosen_position().ok_or(Refusal::Internal { what: "the chosen host names no position" })?,
+            Some(_) => attached::position(exchange)?,
+        };
         let authorization = shared.credentials.authorization(position.credential)?;
         self.attempt = exchange.attempts();
         let upstream = exchange.begin(position, seq, now)?;
-        write_request(&upstream, authorization)
+        write_request(&upstream, authorization, self.attached.is_some())
             .map_err(|_| Refusal::Internal { what: "the attempt's headers are not writable" })?;
         self.edits = (!upstream.edits.is_empty()).then_some(upstream.edits);
+        // A reply may be held, which is a pause at headers: whether that works is better known before anything is sent.
+        self.probing = !shared.adapter_pauses.proven();
+        shared.adapter_pauses.begin(gate);
         Ok(())
+    }
+
+    /// The gate context that has admitted the request with this filter state.
+    fn admitted(&self, state: &[u8], shared: &Shared) -> Result<u32, Refusal> {
+        let without = |option| Err(Refusal::Misconfigured { option });
+        match log::admitted_origin(state) {
+            Some(origin) if origin.vm == shared.vm => Ok(origin.context),
+            Some(_) if !shared.has_gate => without("the same vm_id and code in both entries"),
+            None if !shared.has_gate || self.attached.is_some() => without("the gate in the listener's http_filters"),
+            Some(_) | None => Err(UNADMITTED),
+        }
     }
 
     /// The body arrives whole, but for a first callback without its end.
     pub fn request_body(&mut self, size: usize, end: bool, shared: &mut Shared) -> Action {
         fault::at(Place::AdapterBody);
+        self.body_came(shared);
         let Some(edits) = self.edits.take() else { return Action::Continue };
         let prefix = edits.prefix_len();
         if size < prefix {
@@ -81,11 +119,18 @@ impl Adapter {
 
     /// The body's end can come in trailers: one that is still to be edited is shorter than it was.
     pub fn request_trailers(&mut self, shared: &mut Shared) -> Action {
+        self.body_came(shared);
         if self.edits.take().is_none() {
             return Action::Continue;
         }
         self.refuse(Refusal::Internal { what: "the body is shorter than it was" }, shared);
         Action::Pause
+    }
+
+    fn body_came(&mut self, shared: &mut Shared) {
+        if std::mem::take(&mut self.probing) {
+            shared.adapter_pauses.works();
+        }
     }
 
     pub fn response_headers(&mut self, end: bool, shared: &mut Shared) -> Action {
@@ -123,7 +168,7 @@ impl Adapter {
             }
             ReplyBody::Refuse(refusal) => {
                 LocalReply::refusal(&refusal, exchange.ticket.operation).send();
-                shared.metrics.refused(&refusal);
+                shared.refused(&refusal);
                 Action::Pause
             }
         }
@@ -174,7 +219,7 @@ impl Adapter {
         let attempt = self.attempt;
         if let Some(exchange) = self.exchange(shared)
             && exchange.waits(attempt)
-            && matches!(host::property(&["upstream", "local_address"]), Ok(None))
+            && host::never_connected()
         {
             exchange.never_sent(attempt);
         }
@@ -194,8 +239,11 @@ impl Adapter {
             None => shared.ticket(host::now()).operation,
         };
         LocalReply::refusal(&refusal, operation).send();
+        shared.refused(&refusal);
     }
 }
+
+const UNADMITTED: Refusal = Refusal::Internal { what: "a request reached the router without being admitted" };
 
 /// Which position's host Envoy chose: its cluster's metadata says.
 fn chosen_position() -> Option<Position> {
@@ -207,8 +255,12 @@ fn chosen_position() -> Option<Position> {
 fn write_request(
     upstream: &sluicegate_core::exchange::Upstream<'_>,
     authorization: Option<&[u8]>,
+    strip: bool,
 ) -> host::HostResult<()> {
     let map = Map::RequestHeaders;
+    if strip {
+        attached::strip()?;
+    }
     host::set_header(map, b":authority", upstream.authority.as_bytes())?;
     host::set_header(map, b":path", upstream.path.as_bytes())?;
     host::set_header(map, b"content-length", upstream.content_length.to_string().as_bytes())?;
@@ -218,8 +270,10 @@ fn write_request(
         Some(value) => host::set_header(map, b"authorization", value)?,
         None => host::remove_header(map, b"authorization")?,
     }
-    for name in upstream.remove {
-        host::remove_header(map, name.as_bytes())?;
+    if !strip {
+        for name in upstream.remove {
+            host::remove_header(map, name.as_bytes())?;
+        }
     }
     Ok(())
 }
@@ -233,6 +287,7 @@ fn label_reply(exchange: &Exchange, not_for_clients: &[&[u8]]) {
     let (key, attempts) = (ticket.identity.key.to_string(), exchange.attempts().to_string());
     let headers: [(&str, &str); 7] = [
         (names::REQUEST_ID_HEADER, &operation),
+        // 0 where there was none: the holder of a token.
         ("x-sluicegate-key-id", &key),
         ("x-sluicegate-route", ticket.route),
         // The client named the model itself: no rule chose it.

@@ -1,7 +1,5 @@
 //! A client's body, which the host keeps while the gate reads it.
 
-use std::io::{BufReader, Read};
-
 use sluicegate_core::exchange::{Reading, Turned};
 use sluicegate_core::refusal::Refusal;
 
@@ -29,38 +27,27 @@ pub fn read(mut reading: Box<Reading>, size: usize) -> Result<Box<Reading>, Box<
     }
 }
 
-/// Puts what a compressed body decodes to in its place.
-pub fn decode(mut reading: Box<Reading>) -> Result<Box<Reading>, Box<Turned>> {
-    if !reading.is_encoded() {
-        return Ok(reading);
-    }
-    let size = usize::try_from(reading.received()).unwrap_or(usize::MAX);
-    let written = reading.decode(BufReader::with_capacity(WINDOW, Body { at: 0, size })).and_then(|instead| {
-        host::replace_prefix(Buffer::RequestBody, size, &instead)
-            .and_then(|()| host::remove_header(Map::RequestHeaders, b"content-encoding"))
-            .map_err(|_| Refusal::Internal { what: "the decoded body is not writable" })
-    });
-    match written {
-        Ok(()) => Ok(reading),
-        Err(refusal) => Err(reading.ticket.turned_away(refusal)),
-    }
-}
-
-/// The request's body, which the host keeps while it is paused.
-struct Body {
-    at: usize,
-    size: usize,
-}
-
-impl Read for Body {
-    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
-        let want = to.len().min(self.size.saturating_sub(self.at));
-        let window = match want {
-            0 => return Ok(0),
-            want => host::buffer(Buffer::RequestBody, self.at, want).unwrap_or_default(),
+/// Decodes a compressed body until `until` (monotonic ns), and puts what it decodes to in its place. Returns how many bytes
+/// that are; `None` while there is more to do.
+pub fn decode(reading: &mut Reading, until: u64) -> Result<Option<u64>, Refusal> {
+    loop {
+        let received = reading.received();
+        let piece = |from: u64, most: usize| {
+            let want = usize::try_from(received.saturating_sub(from)).unwrap_or(most).min(most);
+            match (want, usize::try_from(from)) {
+                (0, _) | (_, Err(_)) => Vec::new(),
+                (want, Ok(from)) => host::buffer(Buffer::RequestBody, from, want).unwrap_or_default(),
+            }
         };
-        let read = window.as_slice().read(to)?;
-        self.at = self.at.saturating_add(read);
-        Ok(read)
+        if let Some(decoded) = reading.decode(piece)? {
+            let size = usize::try_from(received).unwrap_or(usize::MAX);
+            return host::replace_prefix(Buffer::RequestBody, size, &decoded)
+                .and_then(|()| host::remove_header(Map::RequestHeaders, b"content-encoding"))
+                .map(|()| Some(decoded.len() as u64))
+                .map_err(|_| Refusal::Internal { what: "the decoded body is not writable" });
+        }
+        if host::now().0 >= until {
+            return Ok(None);
+        }
     }
 }

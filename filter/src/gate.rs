@@ -1,27 +1,38 @@
 //! The gate: the filter in the listener's chain. Who asks, for what, and may they; at the end, what it came to.
 
-use std::net::{IpAddr, SocketAddr};
+mod arrival;
+mod caller;
+
 use std::rc::Rc;
 
 use sluicegate_core::dialect::openai::models::{list_body, model_body};
-use sluicegate_core::dialect::openai::routes::{Route, route};
-use sluicegate_core::dialect::openai::{self, Operation};
-use sluicegate_core::exchange::{Closing, Head, Identity, Moment, Reading, Ticket, Turned, label, log};
-use sluicegate_core::policy::{Policy, names};
+use sluicegate_core::exchange::{Awaited, Closing, Identity, Moment, Mono, Reading, Ticket, Turned, label, log};
+use sluicegate_core::plugin::Attached;
+use sluicegate_core::policy::names;
 use sluicegate_core::proto::dataplane::Record;
 use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::CompiledProfile;
 
+use crate::attached;
 use crate::body;
 use crate::fault::{self, Place};
 use crate::host::{self, Map};
 use crate::reply::LocalReply;
 use crate::vm::{Action, Shared};
+use arrival::{Arrival, Request, Wants, arrive};
+use caller::Caller;
+
+/// How long a request waits for the policy of a VM that has just begun.
+const POLICY_WAIT_NS: u64 = 1_000_000_000;
+/// How long for anything else: shorter than its catch-all route, which would end it without a word.
+const PATIENCE_NS: u64 = 4_000_000_000;
 
 /// One client request, as the gate sees it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Gate {
     stage: Stage,
+    /// Where the listener is somebody else's.
+    attached: Option<Rc<Attached>>,
 }
 
 #[derive(Debug, Default)]
@@ -29,60 +40,49 @@ enum Stage {
     /// Before its headers, or between two stages.
     #[default]
     New,
-    /// Its key is good; its body is coming in.
-    Reading(Box<Reading>),
-    /// All that is to come of it has come, but this VM has no policy yet. The root resumes it.
-    Parked(Waiting),
+    /// Its body is coming in.
+    Reading(Request),
+    /// All of it is here, since then; what is missing is a policy, or who this is. The root resumes it.
+    Parked(Request, Mono),
     /// Its `Exchange` is in [`Shared::exchanges`] under this context's id.
     Admitted,
     /// Answered by the gate; the record, if there is one, goes to the ledger.
     Answered(Option<Box<Record>>),
-}
-
-/// What is decided once there is a policy.
-#[derive(Debug)]
-enum Waiting {
-    Body(Box<Reading>),
-    Models(Box<Listing>),
-}
-
-/// A request for the models this key may use, or for one of them.
-#[derive(Debug)]
-struct Listing {
-    ticket: Ticket,
-    name: Option<String>,
-    profile: Rc<CompiledProfile>,
-}
-
-enum Arrival {
-    Body(Box<Reading>),
-    Models(Box<Listing>),
-    Answer(LocalReply),
+    /// Somebody else's.
+    Passed,
 }
 
 impl Gate {
+    pub fn new(attached: Option<Rc<Attached>>) -> Self {
+        Self { stage: Stage::New, attached }
+    }
+
     pub fn request_headers(&mut self, context: u32, end: bool, shared: &mut Shared) -> Action {
-        match arrive(end, shared) {
-            Ok(Arrival::Body(reading)) => self.stage = Stage::Reading(reading),
-            Ok(Arrival::Models(listing)) => self.decide_or_park(context, Waiting::Models(listing), shared),
-            Ok(Arrival::Answer(reply)) => {
-                reply.send();
-                self.stage = Stage::Answered(None);
+        match arrive(context, end, self.attached.as_deref(), shared) {
+            Ok(Arrival::Body(request)) => {
+                shared.gate_pauses.begin(context);
+                self.stage = Stage::Reading(request);
             }
+            Ok(Arrival::Models(request)) => self.proceed(context, request, host::now(), shared),
+            Ok(Arrival::Answer(reply)) => self.answer(&reply),
+            Ok(Arrival::NotOurs) => self.stage = Stage::Passed,
             Err(turned) => self.turn_away(*turned, shared),
         }
-        Action::Pause
+        self.request_action()
     }
 
     /// `size` counts all that is buffered: while a request is paused the host keeps what came before.
     pub fn request_body(&mut self, context: u32, size: usize, end: bool, shared: &mut Shared) -> Action {
         fault::at(Place::RequestBody);
         match std::mem::take(&mut self.stage) {
-            Stage::Reading(reading) => match body::read(reading, size) {
-                Ok(reading) if end => self.admit(context, reading, shared),
-                Ok(reading) => self.stage = Stage::Reading(reading),
-                Err(turned) => self.turn_away(*turned, shared),
-            },
+            Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }) => {
+                shared.gate_pauses.works();
+                match body::read(reading, size) {
+                    Ok(reading) if end => self.read(context, caller, reading, shared),
+                    Ok(reading) => self.stage = Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }),
+                    Err(turned) => self.turn_away(*turned, shared),
+                }
+            }
             other => self.stage = other,
         }
         self.request_action()
@@ -91,7 +91,10 @@ impl Gate {
     /// The end of the stream can come in trailers; admission happens here then.
     pub fn request_trailers(&mut self, context: u32, shared: &mut Shared) -> Action {
         match std::mem::take(&mut self.stage) {
-            Stage::Reading(reading) => self.admit(context, reading, shared),
+            Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }) => {
+                shared.gate_pauses.works();
+                self.read(context, caller, reading, shared);
+            }
             other => self.stage = other,
         }
         self.request_action()
@@ -100,35 +103,95 @@ impl Gate {
     /// A request that waits is answered with `Pause` at each of its callbacks: `Continue` would release it.
     fn request_action(&self) -> Action {
         match self.stage {
-            Stage::Admitted => Action::Continue,
-            Stage::New | Stage::Reading(_) | Stage::Parked(_) | Stage::Answered(_) => Action::Pause,
+            Stage::Admitted | Stage::Passed => Action::Continue,
+            Stage::New | Stage::Reading(_) | Stage::Parked(..) | Stage::Answered(_) => Action::Pause,
         }
     }
 
-    /// The body is whole.
-    fn admit(&mut self, context: u32, reading: Box<Reading>, shared: &mut Shared) {
-        let reading = match body::decode(reading) {
-            Ok(reading) => reading,
-            Err(turned) => return self.turn_away(*turned, shared),
+    /// The body is whole. One that is compressed is decoded at once if that is soon done, and otherwise waits for its turn.
+    fn read(&mut self, context: u32, caller: Caller, mut reading: Box<Reading>, shared: &mut Shared) {
+        let now = host::now();
+        let decoded = match (reading.is_encoded(), shared.decodings.at_once(now.0)) {
+            (false, _) => Ok(true),
+            (true, None) => Ok(false),
+            (true, Some(until)) => {
+                let decoded = decode(context, &mut reading, until, shared);
+                shared.decodings.spend(host::now().0.saturating_sub(now.0));
+                decoded
+            }
         };
-        self.decide_or_park(context, Waiting::Body(reading), shared);
-    }
-
-    fn decide_or_park(&mut self, context: u32, waiting: Waiting, shared: &mut Shared) {
-        if shared.policy.is_none() {
-            shared.park(context);
-            self.stage = Stage::Parked(waiting);
-        } else {
-            self.decide(context, waiting, shared);
+        let request = Request { caller, wants: Wants::Exchange(reading) };
+        match decoded {
+            Err(refusal) => self.turn_away(*request.turned_away(refusal), shared),
+            Ok(true) => self.proceed(context, request, now, shared),
+            Ok(false) => {
+                let until = Mono(now.0.saturating_add(PATIENCE_NS));
+                if !shared.decodings.wait(context) || !shared.waiting.park(context, Awaited::Turn, until) {
+                    return self.turn_away(*request.turned_away(Refusal::GatewayBusy), shared);
+                }
+                shared.flow.hurry(context);
+                self.stage = Stage::Parked(request, now);
+            }
         }
     }
 
-    /// For the root, which has made this context the effective one: there is a policy now, or no more time. Returns
-    /// whether the request is to be resumed.
+    /// For the root, which has made this context the effective one: goes on decoding until `until`. Returns whether the
+    /// request is to be resumed.
+    pub fn decode_on(&mut self, context: u32, until: u64, shared: &mut Shared) -> bool {
+        let Stage::Parked(Request { wants: Wants::Exchange(reading), .. }, _) = &mut self.stage else {
+            shared.decodings.done(context);
+            return false;
+        };
+        let decoded = decode(context, reading, until, shared);
+        if let Ok(false) = decoded {
+            return false;
+        }
+        shared.decodings.done(context);
+        shared.waiting.forget(context);
+        if let Stage::Parked(request, since) = std::mem::take(&mut self.stage) {
+            match decoded {
+                Err(refusal) => self.turn_away(*request.turned_away(refusal), shared),
+                Ok(_) => self.proceed(context, request, since, shared),
+            }
+        }
+        matches!(self.stage, Stage::Admitted)
+    }
+
+    /// All of the request is here, since `since`: it is decided, or waits for what is missing.
+    fn proceed(&mut self, context: u32, request: Request, since: Mono, shared: &mut Shared) {
+        if matches!(&request.wants, Wants::Exchange(reading) if reading.is_encoded()) {
+            return self.turn_away(*request.turned_away(Refusal::GatewayBusy), shared);
+        }
+        let Request { caller, wants } = request;
+        let mut request = Request { caller: Caller::Token(String::new()), wants };
+        match caller.settle(context, request.ticket(), shared) {
+            Err(refusal) => self.turn_away(*request.turned_away(refusal), shared),
+            Ok(Caller::Known(profile)) if shared.policy.is_some() => match request.wants {
+                Wants::Exchange(reading) => self.decide(context, reading, &profile, shared),
+                Wants::Models(ticket, name) => self.list_models(ticket, name.as_deref(), &profile, shared),
+            },
+            Ok(caller) => self.park(context, Request { caller, ..request }, since, shared),
+        }
+    }
+
+    fn park(&mut self, context: u32, request: Request, since: Mono, shared: &mut Shared) {
+        let (awaited, patience) = match request.caller.awaits() {
+            Some(identity @ Awaited::Identity(_)) => (identity, PATIENCE_NS),
+            Some(Awaited::Policy | Awaited::Turn) | None => (Awaited::Policy, POLICY_WAIT_NS),
+        };
+        let until = Mono(since.0.saturating_add(patience));
+        if until <= host::now() || !shared.waiting.park(context, awaited, until) {
+            return self.turn_away(*request.turned_away(Refusal::NotReady), shared);
+        }
+        self.stage = Stage::Parked(request, since);
+    }
+
+    /// For the root, which has made this context the effective one: what was missing is here, or there is no more time.
+    /// Returns whether the request is to be resumed.
     pub fn unpark(&mut self, context: u32, shared: &mut Shared) -> bool {
         match std::mem::take(&mut self.stage) {
-            Stage::Parked(waiting) => {
-                self.decide(context, waiting, shared);
+            Stage::Parked(request, since) => {
+                self.proceed(context, request, since, shared);
                 matches!(self.stage, Stage::Admitted)
             }
             other => {
@@ -138,28 +201,38 @@ impl Gate {
         }
     }
 
+    /// Its body is still to come.
+    pub fn is_reading(&self) -> bool {
+        matches!(self.stage, Stage::Reading(_))
+    }
+
+    /// For the root, as [`Self::unpark`]: the body will not come.
+    pub fn give_up(&mut self, refusal: Refusal, shared: &mut Shared) {
+        match std::mem::take(&mut self.stage) {
+            Stage::Reading(request) => self.turn_away(*request.turned_away(refusal), shared),
+            other => self.stage = other,
+        }
+    }
+
     /// Happens once to a request, and nothing else lets one through.
-    fn decide(&mut self, context: u32, waiting: Waiting, shared: &mut Shared) {
+    fn decide(&mut self, context: u32, reading: Box<Reading>, profile: &CompiledProfile, shared: &mut Shared) {
         let Some(policy) = shared.policy.clone() else {
-            let ticket = match waiting {
-                Waiting::Body(reading) => reading.ticket,
-                Waiting::Models(listing) => listing.ticket,
-            };
-            return self.turn_away(Turned { refusal: Refusal::NotReady, ticket }, shared);
-        };
-        let reading = match waiting {
-            Waiting::Body(reading) => reading,
-            Waiting::Models(listing) => return self.list(*listing, &policy, shared),
+            return self.turn_away(Turned { refusal: Refusal::NotReady, ticket: reading.ticket }, shared);
         };
         let now = host::now();
         let moment = Moment { now, now_ns: shared.control_plane_time(now), random: shared.random() };
-        let exchange = match reading.admit(&policy, moment) {
+        let mut exchange = match reading.admit(profile, &policy, moment) {
             Ok(exchange) => exchange,
             Err(turned) => return self.turn_away(*turned, shared),
         };
+        if let Some(attached) = &self.attached
+            && let Err(refusal) = attached::send(attached, &mut exchange)
+        {
+            return self.turn_away(Turned { refusal, ticket: exchange.ticket }, shared);
+        }
         fault::at(Place::Admit);
-        let plan = shared.origin(context).map(|origin| log::admitted(origin, &exchange.plan()));
-        if !plan.is_some_and(|plan| mark(&plan, &exchange.cluster, exchange.positions.len()).is_ok()) {
+        let plan = log::admitted(shared.origin(context), &exchange.plan());
+        if mark(&plan, &exchange.cluster, exchange.positions.len()).is_err() {
             let refusal = Refusal::Internal { what: "the request could not be marked as admitted" };
             return self.turn_away(Turned { refusal, ticket: exchange.ticket }, shared);
         }
@@ -167,22 +240,39 @@ impl Gate {
         self.stage = Stage::Admitted;
     }
 
-    /// Nothing runs, so nothing is booked.
-    fn list(&mut self, listing: Listing, policy: &Policy, shared: &mut Shared) {
-        match models(listing, policy) {
-            Ok(reply) => {
-                reply.send();
-                self.stage = Stage::Answered(None);
+    /// The models this caller may use, or one of them. Nothing runs, so nothing is booked.
+    fn list_models(&mut self, ticket: Ticket, name: Option<&str>, profile: &CompiledProfile, shared: &mut Shared) {
+        let Some(policy) = &shared.policy else {
+            return self.turn_away(*ticket.turned_away(Refusal::NotReady), shared);
+        };
+        let body = match name {
+            None => {
+                let mut names: Vec<&str> =
+                    policy.models().filter(|m| profile.allows_model(m.id)).map(|m| m.name.as_str()).collect();
+                names.sort_unstable();
+                list_body(names)
             }
-            Err(turned) => self.turn_away(*turned, shared),
-        }
+            Some(name) => match policy.model(name).filter(|m| profile.allows_model(m.id)) {
+                Some(model) => model_body(&model.name),
+                None => {
+                    let refusal = Refusal::UnknownModel { model: label(name.as_bytes()) };
+                    return self.turn_away(*ticket.turned_away(refusal), shared);
+                }
+            },
+        };
+        self.answer(&LocalReply::json(200, body, ticket.operation));
+    }
+
+    fn answer(&mut self, reply: &LocalReply) {
+        reply.send();
+        self.stage = Stage::Answered(None);
     }
 
     fn turn_away(&mut self, Turned { refusal, ticket }: Turned, shared: &mut Shared) {
         LocalReply::refusal(&refusal, ticket.operation).send();
         let now = host::now();
         let record = ticket.close(Some(&refusal), now, shared.control_plane_time(now));
-        shared.metrics.refused(&refusal);
+        shared.refused(&refusal);
         // What has no owner is not booked without end: a flood of bad keys is counted, and only a few are kept.
         let keep = ticket.identity != Identity::default() || shared.may_book_stranger(now);
         self.stage = Stage::Answered(keep.then(|| Box::new(record)));
@@ -191,19 +281,28 @@ impl Gate {
     /// A reply that the adapter did not see is Envoy's own: it is said again in the client's dialect.
     pub fn response_headers(&mut self, context: u32, shared: &mut Shared) -> Action {
         if let Stage::Reading(_) = self.stage
-            && let Stage::Reading(reading) = std::mem::take(&mut self.stage)
+            && let Stage::Reading(request) = std::mem::take(&mut self.stage)
         {
-            self.turn_away(Turned { refusal: Refusal::UploadStalled, ticket: reading.ticket }, shared);
+            let refusal = match reply_status() {
+                Some(400) => Refusal::MalformedRequest,
+                Some(413) => Refusal::BodyTooLarge { limit: None },
+                Some(_) | None => Refusal::UploadStalled,
+            };
+            self.turn_away(*request.turned_away(refusal), shared);
             return Action::Continue;
         }
         if let Stage::Admitted = self.stage
             && let Some(exchange) = shared.exchanges.get_mut(&context)
             && !exchange.replied()
         {
-            let status = host::headers(Map::ResponseHeaders).ok().and_then(|h| h.status()).unwrap_or(503);
-            let refusal = Refusal::from_envoy(status);
+            let status = reply_status().unwrap_or(503);
+            let refusal = match &self.attached {
+                Some(_) if exchange.attempts() == 0 => Refusal::unadapted(status, &details()),
+                _ => Refusal::from_envoy(status),
+            };
             LocalReply::refusal(&refusal, exchange.ticket.operation).send();
-            exchange.refuse(refusal);
+            exchange.refuse(refusal.clone());
+            shared.refused(&refusal);
         }
         Action::Continue
     }
@@ -217,101 +316,33 @@ impl Gate {
                 let Some(mut exchange) = shared.exchanges.remove(&context) else { return };
                 // Asked only when something went wrong: a property costs as much as the rest of this callback.
                 let details = if exchange.ended() { Vec::new() } else { details() };
+                // The client may leave before its adapter hears of it.
+                if let Some(last) = exchange.attempts().checked_sub(1)
+                    && exchange.waits(last)
+                    && host::never_connected()
+                {
+                    exchange.never_sent(last);
+                }
                 let records = exchange.close(Closing { now, details: &details });
                 shared.metrics.closed(&exchange, &records);
                 records
             }
-            // Left before its body was whole.
-            Stage::Reading(reading) | Stage::Parked(Waiting::Body(reading)) => {
-                vec![reading.ticket.close(None, now, shared.control_plane_time(now))]
-            }
+            // Left before it was decided. Of who asks for models nothing is booked: nothing would have run.
+            Stage::Reading(request) | Stage::Parked(request, _) => match request.wants {
+                Wants::Exchange(reading) => vec![reading.ticket.close(None, now, shared.control_plane_time(now))],
+                Wants::Models(..) => return,
+            },
             Stage::Answered(Some(record)) => vec![*record],
-            Stage::New | Stage::Parked(Waiting::Models(_)) | Stage::Answered(None) => return,
+            Stage::New | Stage::Answered(None) | Stage::Passed => return,
         };
-        if let Some(origin) = shared.origin(context) {
-            // A failure costs the second witness of this one request, not the request.
-            let _ = host::set_filter_state(names::FILTER_STATE_NAME, log::recorded(origin, &records).as_bytes());
+        // Before the process's identity is known a record in the log would be another one than that which is sent. A failure
+        // costs the second witness of this one request, not the request.
+        if shared.boot != 0 {
+            let value = log::recorded(shared.origin(context), &records);
+            let _ = host::set_filter_state(names::FILTER_STATE_NAME, value.as_bytes());
         }
         shared.flow.book(context, records, now);
     }
-}
-
-/// Everything that is decided on headers alone.
-fn arrive(end: bool, shared: &mut Shared) -> Result<Arrival, Box<Turned>> {
-    let mut ticket = shared.ticket(host::now());
-    let internal = |what| Refusal::Internal { what };
-    let Ok(headers) = host::headers(Map::RequestHeaders) else {
-        return Err(ticket.turned_away(internal("the request's headers are not readable")));
-    };
-    fault::ask(&headers);
-    fault::at(Place::RequestHeaders);
-    let mut head = Head::read(headers.iter(), openai::forwards);
-    if clean(&head).is_err() {
-        return Err(ticket.turned_away(internal("the request's headers are not writable")));
-    }
-    ticket.session = std::mem::take(&mut head.session);
-    if let Some(reply) = LocalReply::probe(&head, || shared.is_ready()) {
-        return Ok(Arrival::Answer(reply));
-    }
-    if head.upgrade {
-        return Err(ticket.turned_away(Refusal::UpgradeNotSupported));
-    }
-    let key = match &head.key {
-        Ok(key) => *key,
-        Err(refusal) => return Err(ticket.turned_away(refusal.clone())),
-    };
-    let profile = match Identity::judge(shared.lookup(&key, ticket.started), client_address) {
-        Ok((identity, profile)) => {
-            ticket.identity = identity;
-            profile
-        }
-        Err((refusal, identity)) => {
-            ticket.identity = identity;
-            return Err(ticket.turned_away(refusal));
-        }
-    };
-    let operation = match route(&head.method, &head.path) {
-        Ok(Route::ChatCompletions) => Operation::ChatCompletions,
-        Ok(Route::Embeddings) => Operation::Embeddings,
-        Ok(Route::Models) => return Ok(Arrival::Models(Box::new(Listing { ticket, name: None, profile }))),
-        Ok(Route::Model(name)) => {
-            return Ok(Arrival::Models(Box::new(Listing { ticket, name: Some(name), profile })));
-        }
-        Err(refusal) => return Err(ticket.turned_away(refusal)),
-    };
-    ticket.route = operation.name();
-    if end {
-        return Err(ticket.turned_away(Refusal::InvalidJson { reason: "it is empty".to_owned() }));
-    }
-    let limit = shared.max_body_bytes();
-    Reading::new(ticket, head, operation, profile, limit).map(|reading| Arrival::Body(Box::new(reading)))
-}
-
-fn models(Listing { ticket, name, profile }: Listing, policy: &Policy) -> Result<LocalReply, Box<Turned>> {
-    let body = match name.as_deref() {
-        None => {
-            let mut names: Vec<&str> =
-                policy.models().filter(|m| profile.allows_model(m.id)).map(|m| m.name.as_str()).collect();
-            names.sort_unstable();
-            list_body(names)
-        }
-        Some(name) => match policy.model(name).filter(|m| profile.allows_model(m.id)) {
-            Some(model) => model_body(&model.name),
-            None => return Err(ticket.turned_away(Refusal::UnknownModel { model: label(name.as_bytes()) })),
-        },
-    };
-    Ok(LocalReply::json(200, body, ticket.operation))
-}
-
-/// Takes away what only we or Envoy may set, before the router reads it, and a key in the query before anything logs it.
-fn clean(head: &Head) -> host::HostResult<()> {
-    for name in &head.forged {
-        host::remove_header(Map::RequestHeaders, name.as_bytes())?;
-    }
-    if head.path_changed {
-        host::set_header(Map::RequestHeaders, b":path", head.path.as_bytes())?;
-    }
-    Ok(())
 }
 
 /// Makes the request one that the admitted route takes. The filter state comes first: writing a header makes Envoy match
@@ -325,11 +356,15 @@ fn mark(plan: &str, cluster: &str, positions: usize) -> host::HostResult<()> {
     host::set_header(Map::RequestHeaders, names::LIST_HEADER.as_bytes(), cluster.as_bytes())
 }
 
-/// The client's address, as far as Envoy trusts those before it.
-fn client_address() -> Option<IpAddr> {
-    let address = host::property(&["source", "address"]).ok()??;
-    let address: SocketAddr = std::str::from_utf8(&address).ok()?.parse().ok()?;
-    Some(address.ip())
+/// Decodes until `until`; `false` while there is more to do.
+fn decode(context: u32, reading: &mut Reading, until: u64, shared: &mut Shared) -> Result<bool, Refusal> {
+    let Some(bytes) = body::decode(reading, until)? else { return Ok(false) };
+    if shared.decodings.hold(context, bytes) { Ok(true) } else { Err(Refusal::GatewayBusy) }
+}
+
+/// Of the reply that is on its way to the client.
+fn reply_status() -> Option<u32> {
+    host::headers(Map::ResponseHeaders).ok().and_then(|headers| headers.status())
 }
 
 fn details() -> Vec<u8> {

@@ -151,6 +151,11 @@ pub fn property(path: &[&str]) -> HostResult<Option<Vec<u8>>> {
     }
 }
 
+/// Whether the effective context's request was never on a connection to an upstream.
+pub fn never_connected() -> bool {
+    matches!(property(&["upstream", "local_address"]), Ok(None))
+}
+
 /// Writes filter state `wasm.<name>`.
 pub fn set_filter_state(name: &str, value: &[u8]) -> HostResult<()> {
     check(unsafe { raw::proxy_set_property(name.as_ptr(), name.len(), value.as_ptr(), value.len()) })

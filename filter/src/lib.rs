@@ -5,10 +5,12 @@
 
 mod abi;
 mod adapter;
+mod attached;
 mod body;
 #[macro_use]
 mod count;
 mod credentials;
+mod decodings;
 mod fault;
 mod flow;
 mod gate;

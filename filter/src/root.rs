@@ -8,6 +8,7 @@ mod standing;
 
 use prost::Message;
 
+use sluicegate_core::exchange::{Awaited, Mono};
 use sluicegate_core::plugin::{PluginConfig, Role};
 use sluicegate_core::proto::dataplane::{self as wire, SyncDown, SyncUp, sync_down, sync_up};
 use sluicegate_core::state::session::Identity;
@@ -111,6 +112,7 @@ impl Root {
         shared.clock = head.clock;
         shared.credentials.refresh(&head);
         self.policy.load(&head, shared)?;
+        shared.flow.buckets = boot.sizes.map_or(0, |sizes| sizes.buckets);
         if let Some(sizes) = boot.sizes
             && self.beat_is_due(now)
         {
@@ -170,13 +172,28 @@ impl Root {
         let now = Times { mono: host::now().0, wall: host::wall_clock() };
         let bytes = host::buffer(Buffer::GrpcMessage, 0, size).unwrap_or_default();
         if shared.flow.owns(token) {
-            shared.flow.message(&bytes);
+            if let Some(resolved) = shared.flow.message(&bytes) {
+                self.resolved(resolved, now, shared);
+            }
         } else if self.sync.owns(token) {
             match SyncDown::decode(bytes.as_slice()) {
                 Ok(message) => self.apply(message, now, shared),
                 Err(_) => self.reopen("a message is not readable", now.mono),
             }
         }
+    }
+
+    /// Who somebody is: those who waited for it look again.
+    fn resolved(&mut self, resolved: wire::Resolved, now: Times, shared: &mut Shared) {
+        let Some(outcome) = resolved.outcome else { return };
+        let Some(hash) = shared.flow.asks.answered(&resolved.hash, &outcome, Mono(now.mono)) else { return };
+        if let wire::resolved::Outcome::Found(found) = outcome
+            && let Some(sizes) = self.boot.and_then(|b| b.sizes)
+            && let Err(fault) = Session::apply_found(&HostStore, sizes, found)
+        {
+            host::log(LogLevel::Warn, &format!("sluicegate: shared data: {fault}"));
+        }
+        shared.waiting.arrived(Awaited::Identity(hash));
     }
 
     fn apply(&mut self, message: SyncDown, now: Times, shared: &mut Shared) {

@@ -1,6 +1,7 @@
 //! An HTTP client for requests of any shape: pieces, trailers, half a body, a client that leaves.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +12,9 @@ use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::sse::Events;
@@ -140,10 +144,36 @@ pub async fn send(http: Http, addr: SocketAddr, call: Call) -> Result<Reply> {
     tokio::time::timeout(Duration::from_secs(60), exchange(http, addr, call)).await.context("no reply within 60 s")?
 }
 
+/// The same over TLS, whose server must have a certificate of this authority (PEM) for `localhost`. Which protocol it is, the
+/// two agree on in the handshake (ALPN).
+pub async fn send_tls(http: Http, addr: SocketAddr, ca: &str, call: Call) -> Result<Reply> {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
+        roots.add(certificate?)?;
+    }
+    let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![match http {
+        Http::H1 => b"http/1.1".to_vec(),
+        Http::H2 => b"h2".to_vec(),
+    }];
+    let socket = TcpStream::connect(addr).await.context("connect")?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let socket = connector.connect("localhost".try_into()?, socket).await.context("TLS")?;
+    let exchange = exchange_on(http, socket, call.request(addr)?);
+    tokio::time::timeout(Duration::from_secs(60), exchange).await.context("no reply within 60 s")?
+}
+
 async fn exchange(http: Http, addr: SocketAddr, call: Call) -> Result<Reply> {
     let request = call.request(addr)?;
     let socket = TcpStream::connect(addr).await.context("connect")?;
     socket.set_nodelay(true)?;
+    exchange_on(http, socket, request).await
+}
+
+async fn exchange_on<S>(http: Http, socket: S, request: Request<Body>) -> Result<Reply>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let io = TokioIo::new(socket);
     let (response, connection) = match http {
         Http::H1 => {
@@ -205,6 +235,18 @@ impl Reply {
             all.extend_from_slice(&chunk);
         }
         Ok(all.freeze())
+    }
+
+    /// The whole body, and the trailers after it.
+    pub async fn to_the_end(mut self) -> Result<(Bytes, HeaderMap)> {
+        let (mut all, mut trailers) = (BytesMut::new(), HeaderMap::new());
+        while let Some(frame) = self.body.frame().await {
+            match frame.context("the body broke off")?.into_data() {
+                Ok(data) => all.extend_from_slice(&data),
+                Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
+            }
+        }
+        Ok((all.freeze(), trailers))
     }
 
     pub async fn json(self) -> Result<serde_json::Value> {

@@ -23,25 +23,34 @@ pub struct ControlPlane {
     http: SocketAddr,
     grpc: SocketAddr,
     envoy: SocketAddr,
-    filter: Option<PathBuf>,
+    options: Options,
+}
+
+/// What a control plane is started with beside the usual.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Another filter than the one it was built with.
+    pub filter: Option<PathBuf>,
+    /// Certificate and key that clients of its Envoys see.
+    pub client_tls: Option<(PathBuf, PathBuf)>,
 }
 
 impl ControlPlane {
     /// Starts it on `database` and waits until it is ready; `envoy` is where its Envoys listen.
-    pub async fn start(database: &Database, envoy: SocketAddr, filter: Option<PathBuf>) -> Self {
+    pub async fn start(database: &Database, envoy: SocketAddr, options: Options) -> Self {
         let folder = tools::folder("control-plane");
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let (http, grpc) = (local(tools::free_port()), local(tools::free_port()));
-        let process = launch(&folder, database, http, grpc, envoy, filter.as_deref()).await;
-        let control = Self { process, database: database.clone(), folder, http, grpc, envoy, filter };
+        let process = launch(&folder, database, http, grpc, envoy, &options).await;
+        let control = Self { process, database: database.clone(), folder, http, grpc, envoy, options };
         control.ready().await;
         control
     }
 
     /// Starts again on the same ports and database.
     pub async fn restart(&mut self) {
-        let filter = self.filter.as_deref();
-        self.process = launch(&self.folder, &self.database, self.http, self.grpc, self.envoy, filter).await;
+        let Self { folder, database, http, grpc, envoy, options, .. } = &*self;
+        self.process = launch(folder, database, *http, *grpc, *envoy, options).await;
         self.ready().await;
     }
 
@@ -81,15 +90,23 @@ impl ControlPlane {
 
     /// The same with this standard input.
     pub async fn cli_fed(&self, args: &[&str], input: impl Into<Stdio>) -> anyhow::Result<String> {
-        let output = tokio::process::Command::new(tools::built("sluicegate"))
-            .args(args)
-            .envs([("SLUICEGATE_ADMIN_TOKEN", ADMIN_TOKEN), ("DATABASE_URL", &self.database.url)])
-            .env("SLUICEGATE_URL", format!("http://{}", self.http))
-            .stdin(input)
-            .output()
-            .await?;
+        let output = self.command(args).stdin(input).output().await?;
         ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// The same for a command that may fail.
+    pub async fn cli_output(&self, args: &[&str]) -> anyhow::Result<std::process::Output> {
+        Ok(self.command(args).output().await?)
+    }
+
+    fn command(&self, args: &[&str]) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(tools::built("sluicegate"));
+        command
+            .args(args)
+            .envs([("SLUICEGATE_ADMIN_TOKEN", ADMIN_TOKEN), ("DATABASE_URL", &self.database.url)])
+            .env("SLUICEGATE_URL", format!("http://{}", self.http));
+        command
     }
 }
 
@@ -99,7 +116,7 @@ async fn launch(
     http: SocketAddr,
     grpc: SocketAddr,
     envoy: SocketAddr,
-    filter: Option<&Path>,
+    options: &Options,
 ) -> Process {
     let keyring = folder.join("keyring");
     if !keyring.exists() {
@@ -122,9 +139,13 @@ async fn launch(
         "--access-log",
         &access_log,
     ];
-    let filter = filter.map(Path::to_string_lossy);
+    let filter = options.filter.as_deref().map(Path::to_string_lossy);
     if let Some(filter) = &filter {
         args.extend(["--wasm", filter.as_ref()]);
+    }
+    let tls = options.client_tls.as_ref().map(|(cert, key)| (cert.to_string_lossy(), key.to_string_lossy()));
+    if let Some((certificate, key)) = &tls {
+        args.extend(["--envoy-tls-cert", certificate.as_ref(), "--envoy-tls-key", key.as_ref()]);
     }
     let env = [
         ("DATABASE_URL", db.url.as_str()),

@@ -55,6 +55,11 @@ impl Envoy {
         self.restart().await;
     }
 
+    /// What it was started with.
+    pub fn config(&self) -> &EnvoyConfig {
+        &self.config
+    }
+
     pub fn process(&self) -> &Process {
         &self.process
     }
@@ -62,6 +67,11 @@ impl Envoy {
     /// Where clients connect.
     pub fn addr(&self) -> SocketAddr {
         self.config.listen
+    }
+
+    /// Where its admin interface is.
+    pub fn admin(&self) -> SocketAddr {
+        self.config.admin
     }
 
     pub fn folder(&self) -> &Path {

@@ -47,6 +47,12 @@ impl Ledger {
         Ok(sqlx::query_as(sql).bind(key).fetch_all(&self.0).await?)
     }
 
+    /// Everything that belongs to a user, oldest first.
+    pub async fn of_user(&self, user: i32) -> anyhow::Result<Vec<Row>> {
+        let sql = "select * from usage where user_id = $1 order by admitted_at, seq";
+        Ok(sqlx::query_as(sql).bind(user).fetch_all(&self.0).await?)
+    }
+
     /// Waits until the key has `n` rows; more is a failure at once.
     pub async fn rows(&self, key: i32, n: usize) -> Vec<Row> {
         let rows = eventually("the ledger has the rows", Duration::from_secs(15), || async {

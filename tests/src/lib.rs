@@ -7,11 +7,14 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a harness panics to fail a test")]
 
 pub mod admin;
+pub mod attached;
 pub mod client;
 pub mod control_plane;
+pub mod echo;
 pub mod envoy;
 pub mod fault;
 pub mod interpose;
+pub mod issuer;
 pub mod ledger;
 pub mod load;
 pub mod process;

@@ -12,7 +12,7 @@ use test_postgres::Database;
 use tokio::sync::OnceCell;
 
 use crate::admin::Admin;
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, Options};
 use crate::envoy::{Envoy, EnvoyConfig};
 use crate::fault::FaultProxy;
 use crate::interpose::Interposer;
@@ -74,7 +74,57 @@ pub struct Stack {
     pub database: Database,
 }
 
+/// Another control plane on a stack's database, with an Envoy that talks to it alone.
+#[derive(Debug)]
+pub struct Replica {
+    pub envoy: Envoy,
+    pub control: ControlPlane,
+    /// Between the two.
+    pub interposer: Interposer,
+}
+
+/// What an Envoy proves itself with.
+#[derive(Clone, Debug)]
+pub struct NodeSecrets {
+    pub token: String,
+    pub seal_key: String,
+}
+
+impl Default for NodeSecrets {
+    fn default() -> Self {
+        Self { token: NODE_TOKEN.to_owned(), seal_key: SEAL_KEY.to_owned() }
+    }
+}
+
 impl Stack {
+    /// Waits until the Envoy has its state, which may be that it has no model at all.
+    pub async fn replica(&self, secrets: NodeSecrets) -> Replica {
+        let replica = self.replica_with(secrets, Options::default()).await;
+        replica.envoy.ready().await;
+        replica
+    }
+
+    /// The same, without waiting.
+    pub async fn replica_with(&self, secrets: NodeSecrets, options: Options) -> Replica {
+        let listen = SocketAddr::from(([127, 0, 0, 1], tools::free_port()));
+        let control = ControlPlane::start(&self.database, listen, options).await;
+        let interposer = Interposer::start(control.grpc()).await;
+        let mut config = envoy_config(tools::envoy(), listen, interposer.addr());
+        config.env = [("SLUICEGATE_NODE_TOKEN", secrets.token), ("SLUICEGATE_SEAL_KEY", secrets.seal_key)]
+            .map(|(name, value)| (name.to_owned(), value))
+            .to_vec();
+        let envoy = Envoy::start(config).await;
+        Replica { envoy, control, interposer }
+    }
+
+    /// A node token of a group.
+    pub async fn node_token(&self, name: &str, group: &str) -> NodeSecrets {
+        let body = json!({"name": name, "group": group});
+        let issued = self.admin.post("/v1/node-tokens", body).await.expect("a node token");
+        let text = |field: &str| issued.get(field).and_then(|v| v.as_str()).expect("a secret").to_owned();
+        NodeSecrets { token: text("token"), seal_key: text("seal_key") }
+    }
+
     /// A stack of one's own, seeded and ready.
     pub async fn start() -> Self {
         Self::with(Wanted::default()).await
@@ -86,7 +136,8 @@ impl Stack {
             None => test_postgres::database().await,
         };
         let listen = SocketAddr::from(([127, 0, 0, 1], tools::free_port()));
-        let control = ControlPlane::start(&database, listen, wanted.filter).await;
+        let control =
+            ControlPlane::start(&database, listen, Options { filter: wanted.filter, ..Options::default() }).await;
         let between = if wanted.interposer {
             Between::Interposer(Interposer::start(control.grpc()).await)
         } else if wanted.faults {

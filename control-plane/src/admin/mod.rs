@@ -17,7 +17,7 @@ use axum::Router;
 pub use doctor::{Diagnosis, Finding, Severity};
 pub use error::{Error, Problem, ProblemBody};
 pub use reconcile::Difference;
-pub use rest::openapi;
+pub use rest::{VERSION_HEADER, openapi};
 pub use service::{ApplyOutcome, IssuedAdminToken, IssuedKey, IssuedNodeToken, Page, Service};
 
 /// All routes of the Admin API.

@@ -161,13 +161,14 @@ mod tests {
         };
         let read = |upstream: &str| {
             let value = admitted(Origin { boot: 7, vm: 8, context: 9 }, &plan);
-            let line = format!("t POST /v1/chat/completions 503 12 - wasm_fail_stream 99 88 {upstream} {value}");
+            let line =
+                format!("t POST /v1/chat/completions 503 12 - wasm_fail_stream 99 88 counted=503,{upstream} {value}");
             let record = read(&line).records.remove(0).record;
             let usage = record.usage.unwrap_or_default();
             (record.status, record.source(), usage.input, usage.output, record.cost_nano)
         };
-        assert_eq!(read("500 4000"), (503, plan.source(), 30, 20, None));
-        assert_eq!(read("500 0"), (503, plan.source(), 30, 0, None), "the provider read the question");
-        assert_eq!(read("0 0"), (503, Record::default().source(), 0, 0, Some(0)), "no provider was asked");
+        assert_eq!(read("500,4000"), (503, plan.source(), 30, 20, None));
+        assert_eq!(read("500,0"), (503, plan.source(), 30, 0, None), "the provider read the question");
+        assert_eq!(read("0,0"), (503, Record::default().source(), 0, 0, Some(0)), "no provider was asked");
     }
 }

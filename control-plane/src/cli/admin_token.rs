@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::client::Client;
-use super::output::{Column, Output, print, text};
+use super::output::{Column, Output, json as as_json, note, print_once, text};
 
 #[derive(Debug, clap::Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -33,18 +33,21 @@ pub(super) async fn execute(args: AdminTokenArgs, client: &Client, output: Outpu
     match args.command {
         AdminTokenCommand::Create { name } => {
             let answer = client.post(&["v1", "admin-tokens"], &[], &json!({ "name": name })).await?;
+            let lost = format!(
+                "the token exists, but nobody has it: delete it with `sluicegate admin-token revoke {name}`, and make another"
+            );
             match output {
-                Output::Json => output.value(&answer),
+                Output::Json => print_once(&as_json(&answer), &lost)?,
                 Output::Table => {
-                    print(&format!("{}\n", text(&answer, "token")));
-                    eprintln!("{name}: shown once, keep it");
+                    print_once(&format!("{}\n", text(&answer, "token")), &lost)?;
+                    note(&format!("{name}: shown once, keep it"));
                 }
             }
         }
-        AdminTokenCommand::List => output.rows(&client.list(&["v1", "admin-tokens"]).await?, COLUMNS),
+        AdminTokenCommand::List => output.rows(&client.list(&["v1", "admin-tokens"]).await?, COLUMNS)?,
         AdminTokenCommand::Revoke { token } => {
             client.delete(&["v1", "admin-tokens", &token]).await?;
-            eprintln!("{token} is revoked");
+            note(&format!("{token} is revoked"));
         }
     }
     Ok(())

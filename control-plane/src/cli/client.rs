@@ -3,13 +3,17 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
+use chrono::{DateTime, Utc};
+use reqwest::tls::TlsInfo;
 use reqwest::{Certificate, Method, RequestBuilder, StatusCode, Url};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::input;
 use super::output::Output;
-use crate::admin::Problem;
+use crate::admin::{Problem, VERSION_HEADER};
 use crate::credentials::Secret;
+use crate::tls::not_after;
 
 /// Where the control plane is, and who asks.
 #[derive(Debug, clap::Args)]
@@ -36,6 +40,15 @@ fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
 /// Names and values of a URL's query.
 type Query<'a> = &'a [(&'a str, &'a str)];
 
+/// Authorities of every public and private kind together.
+const MAX_CA_BYTES: u64 = 4 << 20;
+
+/// The list that an answer holds.
+pub(super) fn items<'a>(answer: &'a Value, field: &str) -> anyhow::Result<&'a [Value]> {
+    let items = answer.get(field).and_then(Value::as_array);
+    items.map(Vec::as_slice).with_context(|| format!("the answer has no `{field}`; is it a Sluicegate control plane?"))
+}
+
 /// A connection to the Admin API.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -49,7 +62,7 @@ impl ClientArgs {
         let token = self.admin_token.clone().context("no admin token: set SLUICEGATE_ADMIN_TOKEN, or give --token")?;
         let roots = match &self.ca {
             Some(path) => {
-                let pem = std::fs::read(path).with_context(|| format!("--ca {}", path.display()))?;
+                let pem = input::bytes(path, MAX_CA_BYTES).context("--ca")?;
                 Certificate::from_pem_bundle(&pem).with_context(|| format!("--ca {}", path.display()))?
             }
             None => webpki_root_certs::TLS_SERVER_ROOT_CERTS
@@ -57,7 +70,7 @@ impl ClientArgs {
                 .map(|root| Certificate::from_der(root))
                 .collect::<Result<_, _>>()?,
         };
-        let http = reqwest::Client::builder().tls_certs_only(roots).build()?;
+        let http = reqwest::Client::builder().tls_certs_only(roots).tls_info(true).build()?;
         Ok(Client { http, url: self.url.clone(), token })
     }
 }
@@ -80,7 +93,11 @@ impl Client {
         let unreachable = || format!("the control plane at {} does not answer", self.url);
         let response = request.send().await.with_context(unreachable)?;
         let status = response.status();
+        let ours = response.headers().contains_key(VERSION_HEADER);
         let body = response.bytes().await.with_context(unreachable)?;
+        if status.is_success() && !ours {
+            bail!("what answers at {} is no Sluicegate control plane; give its address with --url", self.url);
+        }
         if status == StatusCode::NO_CONTENT {
             return Ok(Value::Null);
         }
@@ -106,9 +123,9 @@ impl Client {
         let mut after = "0".to_owned();
         loop {
             let mut page = self.get(path, &[("limit", "1000"), ("after", &after)]).await?;
-            if let Some(Value::Array(part)) = page.get_mut("items").map(Value::take) {
-                items.extend(part);
-            }
+            let part = page.get_mut("items").map(Value::take);
+            let Some(Value::Array(part)) = part else { bail!("{} answered no list", self.url) };
+            items.extend(part);
             match page.get("next").and_then(Value::as_str) {
                 Some(next) => after = next.to_owned(),
                 None => return Ok(items),
@@ -128,8 +145,10 @@ impl Client {
         self.send(self.request(Method::DELETE, path, &[])?).await.map(drop)
     }
 
-    /// Whether the control plane says it is ready, and where it was asked.
-    pub async fn ready(&self) -> anyhow::Result<bool> {
-        Ok(self.request(Method::GET, &["readyz"], &[])?.send().await?.status().is_success())
+    /// Whether the control plane says it is ready, and until when its certificate is valid, where it has one.
+    pub async fn ready(&self) -> anyhow::Result<(bool, Option<DateTime<Utc>>)> {
+        let response = self.request(Method::GET, &["readyz"], &[])?.send().await?;
+        let certificate = response.extensions().get::<TlsInfo>().and_then(TlsInfo::peer_certificate);
+        Ok((response.status().is_success(), certificate.and_then(not_after)))
     }
 }

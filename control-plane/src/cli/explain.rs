@@ -1,8 +1,8 @@
 use serde_json::Value;
 
-use super::client::Client;
-use super::output::{Output, dollars, millis, print, text};
-use super::usage::{INPUT, OUTPUT, items};
+use super::client::{Client, items};
+use super::output::{Output, dollars, json as as_json, millis, print, text};
+use super::usage::{INPUT, OUTPUT};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ExplainArgs {
@@ -12,14 +12,11 @@ pub(super) struct ExplainArgs {
 
 pub(super) async fn explain(args: &ExplainArgs, client: &Client, output: Output) -> anyhow::Result<()> {
     let answer = client.get(&["v1", "usage", &args.request_id], &[]).await?;
-    if output == Output::Json {
-        output.value(&answer);
-        return Ok(());
-    }
-    for attempt in items(&answer, "attempts") {
-        print(&attempt_text(&attempt));
-    }
-    Ok(())
+    let attempts = items(&answer, "attempts")?;
+    print(&match output {
+        Output::Json => as_json(&answer),
+        Output::Table => attempts.iter().map(attempt_text).collect(),
+    })
 }
 
 /// One attempt in words, a fact a line; what there is nothing to say of has no line.
@@ -88,7 +85,9 @@ fn charged(attempt: &Value) -> bool {
 }
 
 fn outcome(attempt: &Value) -> String {
+    let is_last = attempt.get("last").and_then(Value::as_bool).unwrap_or(true);
     let client = match attempt.get("status").and_then(Value::as_i64) {
+        None | Some(0) if !is_last => "another attempt followed".to_owned(),
         None | Some(0) => "client left before an answer".to_owned(),
         Some(status) => format!("client got {status}"),
     };

@@ -1,11 +1,11 @@
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use serde_json::Value;
 
-use super::client::Client;
-use super::output::{Output, print, text};
+use super::client::{Client, items};
+use super::input;
+use super::output::{Output, json as as_json, note, print, print_once, text};
 use crate::store::noun;
 use crate::store::{Document, Fault};
 
@@ -35,14 +35,11 @@ pub(super) struct ValidateArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct ExportArgs {}
 
+/// Four times what a control plane takes in one call.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
 fn read(path: &Path) -> anyhow::Result<Document> {
-    let name = path.display();
-    let mut text = String::new();
-    if path == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text).context("standard input")?;
-    } else {
-        text = std::fs::read_to_string(path).with_context(|| name.to_string())?;
-    }
+    let text = input::text(path, MAX_FILE_BYTES)?;
     Document::parse(&text).and_then(|document| document.check().map(|()| document)).map_err(|e| in_file(path, &e))
 }
 
@@ -58,7 +55,7 @@ pub(super) fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     if !args.partial {
         document.check_references().map_err(|e| in_file(&args.file, &e))?;
     }
-    eprintln!("{}: good", args.file.display());
+    note(&format!("{}: good", args.file.display()));
     Ok(())
 }
 
@@ -67,24 +64,36 @@ pub(super) async fn apply(args: &ApplyArgs, client: &Client, output: Output) -> 
     let flag = |set: bool| if set { "true" } else { "false" };
     let query = [("dry_run", flag(args.dry_run)), ("prune", flag(args.prune))];
     let outcome = client.post(&["v1", "apply"], &query, &document).await?;
-    if output == Output::Json {
-        output.value(&outcome);
-        return Ok(());
+    let (changes, keys) = (items(&outcome, "changes")?, items(&outcome, "keys")?);
+    let told = match output {
+        Output::Json => as_json(&outcome),
+        Output::Table => {
+            let secret = |key: &Value| format!("{} {}\n", text(key, "key"), text(key, "secret"));
+            changes.iter().map(line).chain(keys.iter().map(secret)).collect()
+        }
+    };
+    if keys.is_empty() {
+        print(&told)?;
+    } else {
+        print_once(&told, &lost(keys))?;
     }
-    let list = |field: &str| outcome.get(field).and_then(Value::as_array).cloned().unwrap_or_default();
-    let changes = list("changes");
-    for change in &changes {
-        print(&line(change));
-    }
-    for key in list("keys") {
-        print(&format!("{} {}\n", text(&key, "key"), text(&key, "secret")));
-    }
-    match outcome.get("revision").and_then(Value::as_i64) {
-        _ if changes.is_empty() => eprintln!("nothing to change"),
-        Some(revision) => eprintln!("{} changes, revision {revision}", changes.len()),
-        None => eprintln!("{} changes, not made (dry run)", changes.len()),
+    if output == Output::Table {
+        note(&match outcome.get("revision").and_then(Value::as_i64) {
+            _ if changes.is_empty() => "nothing to change".to_owned(),
+            Some(revision) => format!("{} changes, revision {revision}", changes.len()),
+            None => format!("{} changes, not made (dry run)", changes.len()),
+        });
     }
     Ok(())
+}
+
+/// What to do about keys whose secrets nobody got.
+fn lost(keys: &[Value]) -> String {
+    let all: Vec<String> = keys.iter().map(|key| text(key, "key")).collect();
+    format!(
+        "the changes are made, but the secrets of new keys are lost: make new ones with `sluicegate keys rotate` for {}",
+        all.join(", ")
+    )
 }
 
 /// What is sent holds what the document does not show again.
@@ -122,12 +131,11 @@ fn line(change: &Value) -> String {
 
 pub(super) async fn export(client: &Client, output: Output) -> anyhow::Result<()> {
     let document = client.get(&["v1", "export"], &[]).await?;
-    match output {
-        Output::Json => output.value(&document),
+    print(&match output {
+        Output::Json => as_json(&document),
         // As a document its sections keep their order.
-        Output::Table => print(&serde_norway::to_string(&noun::parse::<Document>(document)?)?),
-    }
-    Ok(())
+        Output::Table => serde_norway::to_string(&noun::parse::<Document>(document)?)?,
+    })
 }
 
 #[cfg(test)]

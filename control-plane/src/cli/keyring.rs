@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use super::output::note;
 use crate::credentials::Keyring;
 
 #[derive(Debug, clap::Args)]
@@ -18,6 +19,7 @@ enum KeyringCommand {
 pub(super) fn execute(args: &KeyringArgs) -> anyhow::Result<()> {
     let KeyringCommand::Create { path } = &args.command;
     Keyring::create(path)?;
-    eprintln!("{}: keep a copy apart from the database's backups; without it stored secrets are lost", path.display());
+    let path = path.display();
+    note(&format!("{path}: keep a copy apart from the database's backups; without it stored secrets are lost"));
     Ok(())
 }

@@ -2,7 +2,7 @@ use chrono::{DateTime, Utc};
 use serde_json::{Map, Value, json};
 
 use super::client::Client;
-use super::output::{Column, Output, print, text};
+use super::output::{Column, Output, json as as_json, note, print_once, text};
 
 #[derive(Debug, clap::Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -97,27 +97,30 @@ fn state(key: &Value) -> String {
 pub(super) async fn execute(args: KeysArgs, client: &Client, output: Output) -> anyhow::Result<()> {
     match args.command {
         KeysCommand::Create(create) => {
-            issued(&client.post(&["v1", "keys"], &[], &create.body()).await?, output);
+            issued(&client.post(&["v1", "keys"], &[], &create.body()).await?, output)?;
         }
-        KeysCommand::List => output.rows(&client.list(&["v1", "keys"]).await?, COLUMNS),
+        KeysCommand::List => output.rows(&client.list(&["v1", "keys"]).await?, COLUMNS)?,
         KeysCommand::Rotate { key } => {
-            issued(&client.post(&["v1", "keys", &key, "rotate"], &[], &json!({})).await?, output);
+            issued(&client.post(&["v1", "keys", &key, "rotate"], &[], &json!({})).await?, output)?;
         }
         KeysCommand::Revoke { key } => {
             client.delete(&["v1", "keys", &key]).await?;
-            eprintln!("{key} is revoked");
+            note(&format!("{key} is revoked"));
         }
     }
     Ok(())
 }
 
 /// The secret alone on standard output, so that a script can take it.
-fn issued(answer: &Value, output: Output) {
+fn issued(answer: &Value, output: Output) -> anyhow::Result<()> {
+    let key = format!("{}/{}", text(answer, "org"), text(answer, "name"));
+    let lost = format!("the key exists, but its secret is lost: make a new one with `sluicegate keys rotate {key}`");
     match output {
-        Output::Json => output.value(answer),
+        Output::Json => print_once(&as_json(answer), &lost),
         Output::Table => {
-            print(&format!("{}\n", text(answer, "secret")));
-            eprintln!("{}/{}: shown once, keep it", text(answer, "org"), text(answer, "name"));
+            print_once(&format!("{}\n", text(answer, "secret")), &lost)?;
+            note(&format!("{key}: shown once, keep it"));
+            Ok(())
         }
     }
 }

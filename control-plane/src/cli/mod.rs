@@ -1,12 +1,14 @@
 //! The commands.
 //!
-//! `serve` and `run` are the processes; all else is a client of the Admin API, or needs nobody.
+//! `serve`, `run` and `drain` are the processes; all else is a client of the Admin API, or needs nobody.
 
 mod admin_token;
+mod attach;
 mod client;
 mod doctor;
 mod explain;
 mod file;
+mod input;
 mod keyring;
 mod keys;
 mod nodes;
@@ -17,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{run, serve, tls};
+use crate::{drain, run, serve, tls};
 use client::ClientArgs;
 
 /// An LLM gateway inside Envoy: keys, models, routing and metering in the data path, this control plane beside it.
@@ -38,6 +40,7 @@ enum Command {
         #[arg(long, env = "SLUICEGATE_LOG_FORMAT", value_enum, default_value_t)]
         log_format: serve::log::LogFormat,
     },
+    Drain(drain::DrainArgs),
     /// Make the store as a file says, in one commit or not at all
     Apply(WithClient<file::ApplyArgs>),
     /// Check a file without a control plane
@@ -58,6 +61,8 @@ enum Command {
     Reconcile(WithClient<usage::ReconcileArgs>),
     /// Check that the control plane works and its Envoys follow
     Doctor(WithClient<doctor::DoctorArgs>),
+    /// Render what an Envoy of yours needs: the filter's entries, a route, the control plane's cluster
+    Attach(attach::AttachArgs),
     /// The file under whose keys secrets in the database are sealed
     Keyring(keyring::KeyringArgs),
 }
@@ -73,12 +78,24 @@ struct WithClient<T: clap::Args> {
 
 /// Runs the command line; errors go to standard error.
 pub async fn main() -> ExitCode {
-    match execute(Cli::parse().command).await {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(help) => return shown(&help),
+    };
+    match execute(cli.command).await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("sluicegate: {error:#}");
+            output::note(&format!("sluicegate: {error:#}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Help and version on standard output, what is wrong with the arguments on standard error.
+fn shown(help: &clap::Error) -> ExitCode {
+    match help.print() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::from(u8::try_from(help.exit_code()).unwrap_or(1)),
     }
 }
 
@@ -90,6 +107,10 @@ async fn execute(command: Command) -> anyhow::Result<ExitCode> {
             serve::log::start(log_format);
             serve::run(args).await?;
         }
+        Command::Drain(args) => {
+            serve::log::start(serve::log::LogFormat::Text);
+            drain::run(args).await?;
+        }
         Command::Apply(c) => file::apply(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Validate(args) => file::validate(&args)?,
         Command::Export(c) => file::export(&c.client.connect()?, c.client.output).await?,
@@ -99,7 +120,8 @@ async fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Usage(c) => usage::usage(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Explain(c) => explain::explain(&c.args, &c.client.connect()?, c.client.output).await?,
         Command::Reconcile(c) => return usage::reconcile(&c.args, &c.client.connect()?, c.client.output).await,
-        Command::Doctor(c) => return doctor::examine(&c.client.connect()?).await,
+        Command::Doctor(c) => return doctor::examine(&c.args, c.client.connect()).await,
+        Command::Attach(args) => attach::execute(&args)?,
         Command::Keyring(args) => keyring::execute(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -1,7 +1,7 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::client::Client;
-use super::output::{Column, Output, print, text};
+use super::client::{Client, items};
+use super::output::{Column, Output, json as as_json, note, print_once, text};
 
 #[derive(Debug, clap::Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -59,31 +59,46 @@ const ENVOYS: &[Column] = &[
     ("KEYS", |r| text(r, "key_revision")),
     ("REFUSED", |r| text(r, "refused_field")),
     ("LAST SEEN", |r| text(r, "last_seen")),
+    ("STATE", state),
 ];
+
+/// Whether it reports, and whether it alone has its node id.
+fn state(envoy: &Value) -> String {
+    let is = |field: &str| envoy.get(field) == Some(&Value::Bool(true));
+    match (is("live"), is("clash")) {
+        (_, true) => "CLASH: another has this node id",
+        (true, false) => "live",
+        (false, false) => "gone",
+    }
+    .to_owned()
+}
 
 pub(super) async fn execute(args: NodesArgs, client: &Client, output: Output) -> anyhow::Result<()> {
     match args.command {
         NodesCommand::List => {
             let answer = client.get(&["v1", "envoys"], &[("limit", "1000")]).await?;
-            let envoys = answer.get("items").and_then(|items| items.as_array());
-            output.rows(envoys.map(Vec::as_slice).unwrap_or_default(), ENVOYS);
+            output.rows(items(&answer, "items")?, ENVOYS)?;
         }
         NodesCommand::Token(TokenCommand::Create { name, group, expires_at }) => {
             let body = json!({ "name": name, "group": group, "expires_at": expires_at });
             let answer = client.post(&["v1", "node-tokens"], &[], &body).await?;
+            let lost = format!(
+                "the token exists, but nobody has it: end it with `sluicegate nodes token revoke {name}`, and make one of \
+                 another name"
+            );
             match output {
-                Output::Json => output.value(&answer),
+                Output::Json => print_once(&as_json(&answer), &lost)?,
                 Output::Table => {
                     let (token, seal_key) = (text(&answer, "token"), text(&answer, "seal_key"));
-                    print(&format!("SLUICEGATE_NODE_TOKEN={token}\nSLUICEGATE_SEAL_KEY={seal_key}\n"));
-                    eprintln!("{name}: shown once, keep them");
+                    print_once(&format!("SLUICEGATE_NODE_TOKEN={token}\nSLUICEGATE_SEAL_KEY={seal_key}\n"), &lost)?;
+                    note(&format!("{name}: shown once, keep them"));
                 }
             }
         }
-        NodesCommand::Token(TokenCommand::List) => output.rows(&client.list(&["v1", "node-tokens"]).await?, TOKENS),
+        NodesCommand::Token(TokenCommand::List) => output.rows(&client.list(&["v1", "node-tokens"]).await?, TOKENS)?,
         NodesCommand::Token(TokenCommand::Revoke { token }) => {
             client.delete(&["v1", "node-tokens", &token]).await?;
-            eprintln!("{token} is revoked");
+            note(&format!("{token} is revoked"));
         }
     }
     Ok(())

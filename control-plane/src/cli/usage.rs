@@ -1,14 +1,14 @@
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, BufReader, Read as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use serde_json::Value;
 
-use super::client::Client;
-use super::output::{Column, Output, dollars, millis, sum, text};
+use super::client::{Client, items};
+use super::input;
+use super::output::{Column, Output, dollars, json, millis, note, print, sum, text};
 use crate::admin::Difference;
+use crate::store::number;
 
 /// The most that one call answers.
 const MAX_ROWS: i64 = 1000;
@@ -84,10 +84,6 @@ const SUMS: &[Column] = &[
     ("UNPRICED", |r| text(r, "unpriced")),
 ];
 
-pub(super) fn items(answer: &Value, field: &str) -> Vec<Value> {
-    answer.get(field).and_then(Value::as_array).cloned().unwrap_or_default()
-}
-
 pub(super) async fn usage(args: &UsageArgs, client: &Client, output: Output) -> anyhow::Result<()> {
     // One more than is shown tells whether there are more.
     let mut query = vec![("limit", (i64::from(args.limit) + 1).min(MAX_ROWS).to_string())];
@@ -103,23 +99,22 @@ pub(super) async fn usage(args: &UsageArgs, client: &Client, output: Output) -> 
     }
     let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let answer = client.get(&["v1", "usage"], &query).await?;
-    let mut rows = items(&answer, "items");
+    let rows = items(&answer, "items")?;
     let shown = usize::try_from(args.limit)?;
     let cut = rows.len() > shown;
     let full = i64::try_from(rows.len())? == MAX_ROWS;
-    rows.truncate(shown);
-    output.rows(&rows, if args.by.is_some() { SUMS } else { ATTEMPTS });
+    output.rows(rows.get(..shown).unwrap_or(rows), if args.by.is_some() { SUMS } else { ATTEMPTS })?;
     if cut {
-        eprintln!("only {shown} are shown, there are more: raise --limit, or narrow with --from and --to");
+        note(&format!("only {shown} are shown, there are more: raise --limit, or narrow with --from and --to"));
     } else if full {
-        eprintln!("only {shown} are shown, there may be more: narrow with --from and --to");
+        note(&format!("only {shown} are shown, there may be more: narrow with --from and --to"));
     }
     Ok(())
 }
 
 /// The id of what a person names.
 async fn id_of(client: &Client, kind: &str, reference: &str) -> anyhow::Result<String> {
-    if reference.parse::<u32>().is_ok() {
+    if number::id(reference).is_some() {
         return Ok(reference.to_owned());
     }
     let noun = client.get(&["v1", &format!("{kind}s"), reference], &[]).await?;
@@ -128,16 +123,14 @@ async fn id_of(client: &Client, kind: &str, reference: &str) -> anyhow::Result<S
 
 /// How much of a log is sent at once.
 const BATCH_BYTES: usize = 4 << 20;
+/// No line is as long: Envoy's URLs and our records end well below.
+const MAX_LINE_BYTES: u64 = 8 << 20;
 
 pub(super) async fn reconcile(args: &ReconcileArgs, client: &Client, output: Output) -> anyhow::Result<ExitCode> {
-    let mut log: Box<dyn BufRead> = if args.file == Path::new("-") {
-        Box::new(BufReader::new(std::io::stdin()))
-    } else {
-        Box::new(BufReader::new(File::open(&args.file).with_context(|| args.file.display().to_string())?))
-    };
+    let mut log = BufReader::new(input::open(&args.file)?);
     let mut total = Difference::default();
     loop {
-        let batch = next_batch(log.as_mut()).with_context(|| args.file.display().to_string())?;
+        let batch = next_batch(&mut log).with_context(|| args.file.display().to_string())?;
         if batch.is_empty() {
             break;
         }
@@ -152,8 +145,8 @@ pub(super) async fn reconcile(args: &ReconcileArgs, client: &Client, output: Out
     }
     let row = serde_json::to_value(total)?;
     match output {
-        Output::Json => output.value(&row),
-        Output::Table => output.rows(&[row], RECONCILED),
+        Output::Json => print(&json(&row))?,
+        Output::Table => output.rows(&[row], RECONCILED)?,
     }
     Ok(verdict(&total))
 }
@@ -162,17 +155,17 @@ pub(super) async fn reconcile(args: &ReconcileArgs, client: &Client, output: Out
 fn verdict(total: &Difference) -> ExitCode {
     let Difference { lines, records, rejected, unreadable, .. } = *total;
     if lines == 0 {
-        eprintln!("the log is empty");
+        note("the log is empty");
         return ExitCode::SUCCESS;
     }
     if records > rejected {
         return ExitCode::SUCCESS;
     }
-    match (records, unreadable) {
-        (0, 0) => eprintln!("none of {lines} lines holds a record: is it the access log of an Envoy under Sluicegate?"),
-        (0, _) => eprintln!("none of {lines} lines holds a record that can be read, {unreadable} are cut or garbled"),
-        _ => eprintln!("all {records} records in {lines} lines were rejected: they make no sense or are too old"),
-    }
+    note(&match (records, unreadable) {
+        (0, 0) => format!("none of {lines} lines holds a record: is it the access log of an Envoy under Sluicegate?"),
+        (0, _) => format!("none of {lines} lines holds a record that can be read, {unreadable} are cut or garbled"),
+        _ => format!("all {records} records in {lines} lines were rejected: they make no sense or are too old"),
+    });
     ExitCode::FAILURE
 }
 
@@ -187,8 +180,18 @@ const RECONCILED: &[Column] = &[
 ];
 
 /// Whole lines of about [`BATCH_BYTES`] together; empty at the end.
-fn next_batch(log: &mut dyn BufRead) -> std::io::Result<String> {
+fn next_batch(log: &mut impl BufRead) -> std::io::Result<String> {
     let mut batch = Vec::new();
-    while batch.len() < BATCH_BYTES && log.read_until(b'\n', &mut batch)? > 0 {}
+    while batch.len() < BATCH_BYTES {
+        let read = log.take(MAX_LINE_BYTES).read_until(b'\n', &mut batch)?;
+        if read as u64 == MAX_LINE_BYTES && batch.last() != Some(&b'\n') {
+            return Err(std::io::Error::other(format!(
+                "a line is longer than {MAX_LINE_BYTES} bytes: this is no access log"
+            )));
+        }
+        if read == 0 {
+            break;
+        }
+    }
     Ok(String::from_utf8_lossy(&batch).into_owned())
 }

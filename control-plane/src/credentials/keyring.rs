@@ -9,9 +9,9 @@
 //! what it is, so that values cannot be swapped between rows.
 
 use std::fmt;
-use std::fs::OpenOptions;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -71,13 +71,16 @@ impl Keyring {
         Ok(Self { keys: vec![key] })
     }
 
-    /// Writes a new keyring to `path`, which must not exist, readable by its owner alone.
+    /// Writes a new keyring to `path`, which must not exist, readable by its owner alone, as the folders that are made for it.
     ///
     /// # Errors
     /// When the file exists or cannot be written.
     pub fn create(path: &Path) -> Result<Self, KeyringError> {
         let file = |error| KeyringError::File { path: path.display().to_string(), error };
         let keyring = Self::generate()?;
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(file)?;
+        }
         let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(file)?;
         let mut text = Zeroizing::new(format!("{HEADER}\n"));
         for key in &keyring.keys {

@@ -127,7 +127,10 @@ impl Credentials {
         loop {
             sleep(self.authenticator.fresh).await;
             match self.authenticator.node(&self.hash).await {
-                Err(status) if status.code() == Code::Unauthenticated => return status,
+                Err(status) if status.code() == Code::Unauthenticated => {
+                    tracing::warn!(token = self.node.token_name, "a node token is no longer good; its stream ends");
+                    return status;
+                }
                 Ok(_) | Err(_) => {}
             }
         }

@@ -1,4 +1,4 @@
-//! `Flow`: usage records up, acknowledgements down.
+//! `Flow`: usage records up, acknowledgements down; questions up, answers down.
 
 use std::sync::Arc;
 
@@ -9,12 +9,15 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::HELLO_TIMEOUT;
 use super::ledger::{Ledger, Outcome};
+use super::resolve::Resolver;
+use super::{HELLO_TIMEOUT, NodeIdentity};
 use crate::store::Recorded;
 
 /// Batches of one stream on their way to the database. Beyond it the stream is not read, and HTTP/2 holds the sender back.
 const MAX_IN_FLIGHT: usize = 32;
+/// Questions of one stream that are looked into at once.
+const MAX_ASKED: usize = 256;
 
 /// An Envoy's VM, as its first message names it.
 #[derive(Clone, Debug)]
@@ -23,9 +26,16 @@ struct Sender {
     boot: u64,
 }
 
+/// What a stream works with.
+pub(super) struct Context {
+    pub(super) ledger: Ledger,
+    pub(super) resolver: Resolver,
+    pub(super) node: Arc<NodeIdentity>,
+}
+
 /// Runs one stream until the Envoy ends it. What was not committed is not acknowledged; the Envoy sends it again.
 pub(super) async fn run<S>(
-    ledger: Ledger,
+    context: Context,
     mut up: S,
     down: mpsc::Sender<Result<FlowDown, Status>>,
 ) -> Result<(), Status>
@@ -34,18 +44,26 @@ where
 {
     let sender = hello(&mut up).await?;
     let _open = super::metric::OpenStream::new("flow");
-    let mut in_flight = FuturesUnordered::new();
+    let Context { ledger, resolver, node } = context;
+    let (mut in_flight, mut asked) = (FuturesUnordered::new(), FuturesUnordered::new());
     loop {
         tokio::select! {
-            message = up.next(), if in_flight.len() < MAX_IN_FLIGHT => match message {
+            message = up.next(), if in_flight.len() < MAX_IN_FLIGHT && asked.len() < MAX_ASKED => match message {
                 None => break,
                 Some(message) => match message?.m {
                     Some(flow_up::M::Records(records)) => in_flight.push(book(&ledger, &sender, records)),
+                    Some(flow_up::M::Resolve(question)) => asked.push(resolver.resolve(&node, question)),
                     Some(flow_up::M::Hello(_)) => return Err(Status::failed_precondition("a second hello")),
                     // A message of a newer filter.
                     None => {}
                 },
             },
+            Some(resolved) = asked.next() => {
+                let message = FlowDown { m: Some(flow_down::M::Resolved(resolved)) };
+                if down.send(Ok(message)).await.is_err() {
+                    return Ok(());
+                }
+            }
             Some(acked) = in_flight.next() => {
                 if let Some(acked) = acked {
                     let message = FlowDown { m: Some(flow_down::M::Acked(acked)) };

@@ -9,7 +9,7 @@ use super::{HELLO_TIMEOUT, is_node_name};
 use crate::publisher::{MAX_BUCKETS, Published};
 
 /// Older Envoys crash when clients leave while the filter resumes their requests.
-const OLDEST_ENVOY: [u32; 3] = [1, 38, 2];
+pub const OLDEST_ENVOY: [u32; 3] = [1, 38, 2];
 const DEFAULT_BUCKETS: u32 = 65_536;
 const MIN_BUCKETS: u32 = 4_096;
 /// A bucket of so many keys on average is a boot's start; past four times as many it alarms.
@@ -65,7 +65,7 @@ fn check(hello: &Hello) -> Result<(), Status> {
 }
 
 /// The first three numbers of a version such as `1.40.0` or `1.41.0-dev`.
-fn version(text: &str) -> Option<[u32; 3]> {
+pub fn version(text: &str) -> Option<[u32; 3]> {
     let mut numbers = text.split(['.', '-', '+']).map_while(|part| part.parse().ok());
     Some([numbers.next()?, numbers.next()?, numbers.next()?])
 }

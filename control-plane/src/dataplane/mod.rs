@@ -8,6 +8,7 @@
 //! | [`fence`] | one live stream per subscriber |
 //! | [`roster`] | what Envoys say of themselves |
 //! | [`flow`], [`ledger`], [`prices`] | usage records, booked once and checked |
+//! | [`resolve`] | who the holder of a token is |
 
 mod auth;
 mod fence;
@@ -17,6 +18,7 @@ mod ledger;
 mod metric;
 mod offer;
 mod prices;
+mod resolve;
 mod roster;
 mod sealed;
 mod sync;
@@ -33,7 +35,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 pub use auth::{Authenticator, Credentials, NodeIdentity};
+pub(crate) use hello::{OLDEST_ENVOY, version as envoy_version};
 
+use crate::credentials::Keyring;
 use crate::proto::data_plane_server::{DataPlane, DataPlaneServer};
 use crate::publisher::Publisher;
 use crate::store::Store;
@@ -61,6 +65,7 @@ pub trait ClustersReady: Send + Sync + 'static {
 pub struct Parts {
     pub store: Store,
     pub publisher: Publisher,
+    pub keyring: Arc<Keyring>,
     pub authenticator: Authenticator,
     pub clusters: Arc<dyn ClustersReady>,
     /// Ends every stream; Envoys then connect again, elsewhere.
@@ -76,6 +81,7 @@ impl std::fmt::Debug for Parts {
 /// The DataPlane service of one replica. Starts its background tasks, which end with it.
 pub fn service(parts: Parts) -> DataPlaneServer<Service> {
     let ledger = ledger::Ledger::spawn(parts.store.clone(), parts.publisher.clone());
+    let resolver = resolve::Resolver::new(parts.store.clone(), parts.publisher.clone(), parts.keyring);
     let sync = sync::Context {
         store: parts.store.clone(),
         publisher: parts.publisher,
@@ -83,7 +89,7 @@ pub fn service(parts: Parts) -> DataPlaneServer<Service> {
         fence: fence::Fence::default(),
         roster: roster::Roster::spawn(parts.store),
     };
-    let service = Service { authenticator: parts.authenticator, stop: parts.stop, ledger, sync };
+    let service = Service { authenticator: parts.authenticator, stop: parts.stop, ledger, resolver, sync };
     DataPlaneServer::new(service).max_decoding_message_size(MAX_MESSAGE_UP)
 }
 
@@ -93,6 +99,7 @@ pub struct Service {
     authenticator: Authenticator,
     stop: CancellationToken,
     ledger: ledger::Ledger,
+    resolver: resolve::Resolver,
     sync: sync::Context,
 }
 
@@ -115,8 +122,9 @@ impl DataPlane for Service {
 
     async fn flow(&self, request: Request<Streaming<FlowUp>>) -> Result<Response<Self::FlowStream>, Status> {
         let credentials = self.authenticator.authenticate(request.metadata()).await?;
-        let (ledger, up) = (self.ledger.clone(), request.into_inner());
-        Ok(self.stream(credentials, move |down| async move { flow::run(ledger, up, down).await }))
+        let (node, up) = (Arc::clone(&credentials.node), request.into_inner());
+        let context = flow::Context { ledger: self.ledger.clone(), resolver: self.resolver.clone(), node };
+        Ok(self.stream(credentials, move |down| async move { flow::run(context, up, down).await }))
     }
 }
 

@@ -145,7 +145,7 @@ impl Sync {
             subscriber: hello.subscriber,
             feed: Feed::new(facts),
             offer: Offer::new(Arc::clone(&context.clusters), hello.node.as_str().into(), has_policy, Instant::now()),
-            credentials: Sealed::default(),
+            credentials: Sealed::new(&view.of(node.group_id)),
             blocked_sent: false,
             node,
             view,
@@ -176,7 +176,7 @@ impl Sync {
     {
         let mut more = true;
         loop {
-            let waits = self.offer.is_unoffered(self.view.policy.as_ref());
+            let waits = self.offer.is_unoffered(self.view.of(self.node.group_id).policy());
             let ask_again = self.offer.ask_again_at();
             tokio::select! {
                 biased;
@@ -217,7 +217,7 @@ impl Sync {
         if state_first && let Some(message) = self.policy_or_credential() {
             return Ok(Some(message));
         }
-        match self.feed.next(&*self.view) {
+        match self.feed.next(&self.view.of(self.node.group_id)) {
             Next::Send(message) => {
                 self.note(&message);
                 Ok(Some(message))
@@ -228,9 +228,9 @@ impl Sync {
     }
 
     fn policy_or_credential(&mut self) -> Option<SyncDown> {
-        self.offer
-            .next(self.view.policy.as_ref(), Instant::now())
-            .or_else(|| self.credentials.next(&self.view, &self.node.seal_key))
+        let view = self.view.of(self.node.group_id);
+        let offered = self.offer.next(view.policy(), Instant::now());
+        offered.or_else(|| self.credentials.next(&view, &self.node.seal_key))
     }
 
     fn note(&mut self, message: &SyncDown) {

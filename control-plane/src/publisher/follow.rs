@@ -10,10 +10,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::index::Builder;
-use super::{Change, Credential, KeyIndex, PolicyParts, Published};
+use super::{Change, Credential, KeyIndex, PolicyParts, Published, Scoped};
 use crate::credentials::{self, Keyring, ResolveError, Secret, Source};
 use crate::store::{
-    CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, PROFILE_SLOTS, ProfileRow, Reading, Store, StoreError,
+    CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, PROFILE_SLOTS, PolicyRow, ProfileRow, Reading, Scope,
+    Store, StoreError,
 };
 
 const POLL: Duration = Duration::from_secs(1);
@@ -179,9 +180,9 @@ fn next(last: Option<&Published>, reading: Reading, builder: Builder) -> Publish
         // A first reading is whole.
         (None | Some(KeyReading::Changed { .. }), None) => (builder.finish(clock.revision, []), Arc::default()),
     };
-    let policy = match reading.policy {
-        Some(row) => row.map(|row| Arc::new(PolicyParts::cut(clock.era, row))),
-        None => last.and_then(|l| l.policy.clone()),
+    let (policy, scopes) = match (reading.policy, last) {
+        (None, Some(last)) => (last.policy.clone(), Arc::clone(&last.scopes)),
+        (row, _) => policies(clock.era, row.flatten(), reading.scopes.unwrap_or_default()),
     };
     let blocked = match (reading.blocked, last) {
         (Some(owners), _) => owners.into(),
@@ -195,9 +196,22 @@ fn next(last: Option<&Published>, reading: Reading, builder: Builder) -> Publish
         profiles,
         blocked,
         policy,
+        scopes,
         credentials: Arc::from([]),
         credential_ids: Arc::default(),
     }
+}
+
+/// The policy, and what each group that has limits may have of it.
+fn policies(
+    era: u64,
+    row: Option<PolicyRow>,
+    scopes: Vec<Scope>,
+) -> (Option<Arc<PolicyParts>>, Arc<HashMap<i32, Scoped>>) {
+    let whole = row.map(|row| (row.clone(), Arc::new(PolicyParts::cut(era, row))));
+    let scoped = |scope: Scope| Some((scope.group, Scoped::new(era, whole.as_ref(), scope)?));
+    let scopes = scopes.into_iter().filter_map(scoped).collect();
+    (whole.map(|(_, parts)| parts), Arc::new(scopes))
 }
 
 fn report(last: Option<&Published>, next: &Published) {

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 pub use index::{Change, KeyIndex, MAX_BUCKETS};
-pub use published::{Credential, MAX_PART_BYTES, PolicyParts, Published};
+pub use published::{Credential, GroupView, MAX_PART_BYTES, PolicyParts, Published, Scoped};
 
 use crate::credentials::Keyring;
 use crate::store::Store;

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
@@ -26,12 +26,16 @@ const ANSWER: &str =
 const PACE: Duration = Duration::from_millis(15);
 const DIMENSIONS: usize = 8;
 
+const LARGEST_BODY: usize = 33 << 20;
+
 /// The provider's routes; it wants `secret` as bearer token.
 pub fn router(secret: Zeroizing<String>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/embeddings", post(embeddings))
         .route("/v1/models", get(models))
+        // What the gateway lets through; axum's default is 2 MB.
+        .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .with_state(Arc::new(secret))
 }
 

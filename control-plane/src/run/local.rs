@@ -22,7 +22,7 @@ use super::{RunArgs, demo};
 use crate::admin;
 use crate::credentials::Secret;
 use crate::serve::{self, Config, ControlPlane};
-use crate::store::{NewNodeToken, Seeds};
+use crate::store::{NewNodeToken, Reachable, Seeds};
 use crate::tls::{Generated, Transport};
 use crate::xds::{ListenerConfig, WasmCode};
 
@@ -226,6 +226,7 @@ fn config(
             access_log: data.path("access.log").display().to_string(),
             wasm: WasmCode::File(file.display().to_string()),
             trusted_hops: 0,
+            tls: None,
         },
     })
 }
@@ -285,7 +286,7 @@ async fn enforced(
     report: &Report,
 ) -> anyhow::Result<()> {
     let began = Instant::now();
-    let Some((revision, ..)) = admin.store().clusters().await? else {
+    let Some(Reachable { revision, .. }) = admin.store().reachable().await? else {
         report.line("  policy         none: nothing is configured yet");
         return Ok(());
     };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::{Config, ServeError, filter};
 use crate::store::Seeds;
 use crate::tls::{Identity, Transport};
-use crate::xds::{ListenerConfig, WasmCode};
+use crate::xds::{ListenerConfig, ListenerTls, WasmCode};
 
 /// Runs the control plane: xDS and DataPlane on the gRPC port, Admin API, health and metrics on the HTTP port.
 ///
@@ -37,6 +37,12 @@ pub struct ServeArgs {
     /// Where the Envoys listen for clients
     #[arg(long, env = "SLUICEGATE_ENVOY_LISTEN", default_value = "0.0.0.0:10000")]
     pub envoy_listen: SocketAddr,
+    /// Clients speak TLS: certificate chain, PEM, a file on the Envoys' machines; renewed files are picked up
+    #[arg(long, env = "SLUICEGATE_ENVOY_TLS_CERT", requires = "envoy_tls_key")]
+    pub envoy_tls_cert: Option<String>,
+    /// Its private key, PEM, a file on the Envoys' machines
+    #[arg(long, env = "SLUICEGATE_ENVOY_TLS_KEY", requires = "envoy_tls_cert")]
+    pub envoy_tls_key: Option<String>,
     /// File, on the Envoys' machines, that their access log goes to
     #[arg(long, default_value = "/dev/stdout")]
     pub access_log: String,
@@ -69,6 +75,10 @@ impl ServeArgs {
                 access_log: self.access_log,
                 wasm: WasmCode::Inline(filter::load(self.wasm.as_deref())?),
                 trusted_hops: self.trusted_hops,
+                tls: self
+                    .envoy_tls_cert
+                    .zip(self.envoy_tls_key)
+                    .map(|(certificate, key)| ListenerTls { certificate, key }),
             },
         })
     }

@@ -1,7 +1,7 @@
 //! Puts the parts together, on their ports.
 
 mod args;
-mod filter;
+pub(crate) mod filter;
 mod http;
 pub mod log;
 mod node;
@@ -122,22 +122,25 @@ impl ControlPlane {
         store: &Store,
         keyring: &Arc<Keyring>,
     ) -> Result<(), ServeError> {
-        let (upkeep, stop) = (store.clone(), self.stop.child_token());
+        let (upkeep, stop) = (store.clone().keep_up(Arc::clone(keyring)), self.stop.child_token());
         self.spawn(async move {
-            let _ = stop.run_until_cancelled(upkeep.keep_up()).await;
+            let _ = stop.run_until_cancelled(upkeep).await;
         });
         let publisher = Publisher::spawn(store.clone(), Arc::clone(keyring));
         let clusters = Arc::new(xds::Publisher::new(&config.listener));
         let ready = ClustersReady::default();
-        let follow =
-            topology::follow(store.clone(), publisher.subscribe(), Arc::clone(&clusters), self.stop.child_token());
-        self.spawn(follow);
+        let follow = topology::follow(store.clone(), publisher.subscribe(), Arc::clone(&clusters));
+        let stop = self.stop.child_token();
+        self.spawn(async move {
+            let _ = stop.run_until_cancelled(follow).await;
+        });
         let authenticator = Authenticator::new(store.clone(), Arc::clone(keyring));
         let nodes = Arc::new(node::NodeTokens(authenticator.clone()));
         let ads = clusters.service(ready.clone(), nodes, self.stop.child_token()).into_server();
         let dataplane = dataplane::service(dataplane::Parts {
             store: store.clone(),
             publisher,
+            keyring: Arc::clone(keyring),
             authenticator,
             clusters: Arc::new(node::Clusters(ready)),
             stop: self.stop.child_token(),
@@ -246,25 +249,32 @@ async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, Se
 pub async fn run(args: ServeArgs) -> Result<(), ServeError> {
     let config = args.config()?;
     let (grpc, http) = (config.grpc_transport.scheme(), config.http_transport.scheme());
-    let mut plane = ControlPlane::start(config).await?;
+    let mut stop = std::pin::pin!(stop_signal());
+    let mut plane = tokio::select! {
+        plane = ControlPlane::start(config) => plane?,
+        _ = &mut stop => return Ok(()),
+    };
     tracing::info!(grpc = format!("{grpc}://{}", plane.grpc), http = format!("{http}://{}", plane.http), "serving");
     tokio::select! {
         ended = plane.ended() => return ended,
-        signal = stop_signal() => tracing::info!(signal, "stopping"),
+        signal = stop => tracing::info!(signal, "stopping"),
     }
     plane.stop().await
 }
 
-/// The name of the first signal that asks the process to stop.
-pub async fn stop_signal() -> &'static str {
+/// The name of the first signal that asks the process to stop. Caught from the call on, not only from the first poll.
+pub fn stop_signal() -> impl Future<Output = &'static str> {
     use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = match signal(SignalKind::terminate()) {
-        Ok(terminate) => terminate,
-        // No handler, no signal to wait for: the default action still ends the process.
-        Err(_) => return std::future::pending().await,
-    };
-    tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = tokio::signal::ctrl_c() => "SIGINT",
+    let handlers = signal(SignalKind::terminate()).and_then(|t| Ok((t, signal(SignalKind::interrupt())?)));
+    async move {
+        let (mut terminate, mut interrupt) = match handlers {
+            Ok(handlers) => handlers,
+            // No handler, no signal to wait for: the default action still ends the process.
+            Err(_) => return std::future::pending().await,
+        };
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
     }
 }

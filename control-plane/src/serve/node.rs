@@ -13,8 +13,9 @@ pub struct NodeTokens(pub Authenticator);
 
 #[tonic::async_trait]
 impl xds::Authenticate for NodeTokens {
-    async fn authenticate(&self, metadata: &MetadataMap) -> Result<(), Status> {
-        self.0.authenticate(metadata).await.map(|_| ())
+    async fn authenticate(&self, metadata: &MetadataMap) -> Result<xds::Lost, Status> {
+        let credentials = self.0.authenticate(metadata).await?;
+        Ok(Box::pin(async move { credentials.lost().await }))
     }
 }
 

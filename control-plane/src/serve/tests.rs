@@ -52,6 +52,7 @@ fn config(url: &str, keyring: &Path) -> Config {
             access_log: "/dev/null".to_owned(),
             wasm: WasmCode::Inline(bytes::Bytes::from_static(b"\0asm")),
             trusted_hops: 0,
+            tls: None,
         },
     }
 }

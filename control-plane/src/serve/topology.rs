@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use chrono::Utc;
 use sluicegate_core::policy::Position;
-use sluicegate_core::proto::policy::Snapshot;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::publisher::Published;
-use crate::store::{Cluster, EnvoyRow, Store, StoreError};
-use crate::xds::{Endpoint, Publisher, Topology, Trust, Upstream};
+use crate::store::{self, Cluster, EnvoyRow, ProviderEndpoint, Reachable, Store, StoreError, TokenIssuer, TokenKeys};
+use crate::xds::{Endpoint, Issuer, Keys, Publisher, Topology, Trust, Upstream};
 
 /// Bursts of commits are looked at together.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -21,19 +19,13 @@ const SWEEP: Duration = Duration::from_secs(60);
 const CONNECTED: chrono::TimeDelta = chrono::TimeDelta::seconds(60);
 const MOST_ENVOYS: u32 = 10_000;
 
-/// Publishes each new topology until `stop`, and drops old clusters when nobody needs them.
-pub async fn follow(
-    store: Store,
-    mut published: watch::Receiver<Option<Arc<Published>>>,
-    xds: Arc<Publisher>,
-    stop: CancellationToken,
-) {
+/// Publishes each new topology, and drops old clusters when nobody needs them. The caller drops it to end it.
+pub async fn follow(store: Store, mut published: watch::Receiver<Option<Arc<Published>>>, xds: Arc<Publisher>) {
     let mut seen = None;
     let mut last = None;
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
         tokio::select! {
-            () = stop.cancelled() => return,
             _ = sweep.tick() => match enforced(&store).await {
                 Ok(enforced) => xds.sweep(enforced),
                 Err(error) => tracing::warn!(%error, "old clusters stay for now"),
@@ -46,11 +38,11 @@ pub async fn follow(
                 if clock == seen {
                     continue;
                 }
-                match store.clusters().await {
-                    Ok(clusters) => {
+                match store.reachable().await {
+                    Ok(reachable) => {
                         seen = clock;
-                        let next = clusters.map(|(revision, snapshot, clusters)| topology(revision, &snapshot, &clusters));
-                        if let Some(next) = next.filter(|next| last.as_ref() != Some(next)) {
+                        let next = reachable.map(|reachable| topology(&reachable)).unwrap_or_default();
+                        if last.as_ref() != Some(&next) {
                             xds.publish(next.clone());
                             last = Some(next);
                         }
@@ -71,10 +63,18 @@ async fn enforced(store: &Store) -> Result<Option<u64>, StoreError> {
     Ok(envoys.iter().filter(|envoy| connected(envoy)).map(|envoy| envoy.policy_revision.cast_unsigned()).min())
 }
 
-fn topology(revision: u64, snapshot: &Snapshot, clusters: &[Cluster]) -> Topology {
-    let endpoints: BTreeMap<_, _> = clusters.iter().map(|c| ((c.backend, c.credential), endpoint(c))).collect();
-    let mut topology = Topology { revision, ..Default::default() };
-    for list in snapshot.models.iter().flat_map(|model| &model.lists) {
+fn topology(reachable: &Reachable) -> Topology {
+    let position = |c: &Cluster| {
+        let ProviderEndpoint { provider, endpoint: at, ca, .. } = &c.endpoint;
+        ((c.backend, c.credential), endpoint(at, ca.as_deref(), &provider.to_string()))
+    };
+    let endpoints: BTreeMap<_, _> = reachable.clusters.iter().map(position).collect();
+    let issuers = reachable.issuers.iter().map(issuer).collect();
+    let mut topology = Topology { revision: reachable.changed, issuers, ..Default::default() };
+    // A group that may not use every credential has lists of its own.
+    let scoped: Vec<_> = reachable.scopes.iter().map(|scope| scope.cut(&reachable.snapshot)).collect();
+    let all = std::iter::once(&reachable.snapshot).chain(&scoped);
+    for list in all.flat_map(|snapshot| &snapshot.models).flat_map(|model| &model.lists) {
         let upstream = |p: &sluicegate_core::proto::policy::Position| {
             let endpoint = endpoints.get(&(p.backend, p.credential))?.clone();
             Some(Upstream { position: Position { backend: p.backend, credential: p.credential }, endpoint })
@@ -87,12 +87,25 @@ fn topology(revision: u64, snapshot: &Snapshot, clusters: &[Cluster]) -> Topolog
     topology
 }
 
-fn endpoint(cluster: &Cluster) -> Endpoint {
-    let provider = &cluster.endpoint;
-    let trust = match (provider.endpoint.tls, &provider.ca) {
+/// With the name of its cluster.
+fn issuer(issuer: &TokenIssuer) -> (String, Issuer) {
+    let name = format!("issuer-{}", issuer.id);
+    let keys = match &issuer.keys {
+        TokenKeys::Inline(jwks) => Keys::Inline(jwks.clone()),
+        TokenKeys::Fetched { uri, endpoint: at, ca } => {
+            Keys::Fetched { uri: uri.clone(), endpoint: endpoint(at, ca.as_deref(), &name) }
+        }
+    };
+    let TokenIssuer { id, iss, audiences, .. } = issuer.clone();
+    (format!("sluicegate-{name}"), Issuer { id, iss, audiences, keys })
+}
+
+/// `owner` is whose authority `ca` is.
+fn endpoint(at: &store::Endpoint, ca: Option<&str>, owner: &str) -> Endpoint {
+    let trust = match (at.tls, ca) {
         (false, _) => Trust::Plaintext,
         (true, None) => Trust::PublicRoots,
-        (true, Some(pem)) => Trust::Ca { provider: provider.provider, pem: pem.clone() },
+        (true, Some(pem)) => Trust::Ca { owner: owner.to_owned(), pem: pem.to_owned() },
     };
-    Endpoint { host: provider.endpoint.host.clone(), port: provider.endpoint.port, trust }
+    Endpoint { host: at.host.clone(), port: at.port, trust }
 }

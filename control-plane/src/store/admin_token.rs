@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use super::noun::check_name;
-use super::{Action, Fault, Store, StoreError, Write, WriteError};
+use super::{Action, Fault, Store, StoreError, Write, WriteError, number};
 use crate::credentials::{Secret, random};
 
 const KIND: &str = "admin token";
@@ -77,7 +77,7 @@ impl Write {
         sqlx::query("lock table admin_token in share row exclusive mode").execute(self.conn()).await?;
         let found: Option<(i32, String)> =
             sqlx::query_as("select id, name from admin_token where id = $1 or name = $2")
-                .bind(reference.parse::<i32>().ok())
+                .bind(number::id(reference))
                 .bind(reference)
                 .fetch_optional(self.conn())
                 .await?;

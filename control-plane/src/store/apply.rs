@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::document::{Document, Version, sections};
 use super::noun::{
-    self, Credential, DEFAULT_GROUP, Group, Key, Model, Noun, Org, Price, Provider, Stored, Team, User, Which,
+    self, Credential, DEFAULT_GROUP, Group, Issuer, Key, Model, Noun, Org, Price, Provider, Stored, Team, User, Which,
 };
 use super::{Store, Write, WriteError};
 
@@ -53,7 +53,9 @@ impl Write {
         if prune {
             rest.groups.retain(|group| group.noun.name != DEFAULT_GROUP);
             // Backwards, so that nothing goes before what refers to it.
+            self.prune(rest.groups, &mut changes).await?;
             self.prune(rest.keys, &mut changes).await?;
+            self.prune(rest.issuers, &mut changes).await?;
             self.prune(rest.users, &mut changes).await?;
             self.prune(rest.teams, &mut changes).await?;
             self.prune(rest.orgs, &mut changes).await?;
@@ -61,7 +63,6 @@ impl Write {
             self.prune(rest.models, &mut changes).await?;
             self.prune(rest.credentials, &mut changes).await?;
             self.prune(rest.providers, &mut changes).await?;
-            self.prune(rest.groups, &mut changes).await?;
         }
         Ok(changes)
     }
@@ -123,6 +124,7 @@ struct Rest {
     orgs: Vec<Stored<Org>>,
     teams: Vec<Stored<Team>>,
     users: Vec<Stored<User>>,
+    issuers: Vec<Stored<Issuer>>,
     keys: Vec<Stored<Key>>,
 }
 
@@ -143,6 +145,7 @@ impl Store {
             orgs: all(&mut tx).await?,
             teams: all(&mut tx).await?,
             users: all(&mut tx).await?,
+            issuers: all(&mut tx).await?,
             keys: all(&mut tx).await?,
         })
     }

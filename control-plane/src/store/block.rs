@@ -24,7 +24,7 @@ impl Blockable for Org {
     const SET_BLOCKED: &'static str = "update org set blocked = $2 where id = $1";
     const CLOSE: &'static str = "select from org where id = $1 for update";
     const PREFIXES: &'static str =
-        "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from api_key where org_id = $1";
+        "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from key_record where org_id = $1";
     const DELETE: &'static str = "delete from org where id = $1";
 }
 
@@ -34,7 +34,7 @@ impl Blockable for Team {
     const CLOSE: &'static str = "select from team where id = $1 for update";
     /// Those of its users too: a user's keys are in the user's team.
     const PREFIXES: &'static str =
-        "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from api_key where team_id = $1";
+        "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from key_record where team_id = $1";
     const DELETE: &'static str = "delete from team where id = $1";
 }
 
@@ -43,7 +43,7 @@ impl Blockable for User {
     const SET_BLOCKED: &'static str = "update app_user set blocked = $2 where id = $1";
     const CLOSE: &'static str = "select from app_user where id = $1 for update";
     const PREFIXES: &'static str =
-        "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from api_key where user_id = $1";
+        "select ('x' || encode(substr(hash, 1, 4), 'hex'))::bit(32)::int from key_record where user_id = $1";
     const DELETE: &'static str = "delete from app_user where id = $1";
 }
 

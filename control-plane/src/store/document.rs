@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::Fault;
-use super::noun::{self, Credential, Group, Key, Model, Noun, Org, Price, Provider, Team, User};
+use super::noun::{self, Credential, Group, Issuer, Key, Model, Noun, Org, Price, Provider, Team, User};
+use super::{Fault, yaml};
 
 /// A declarative file. A section that is absent is left alone; one that is there is compared with the store.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -31,6 +31,8 @@ pub struct Document {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users: Option<Vec<User>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issuers: Option<Vec<Issuer>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<Vec<Key>>,
 }
 
@@ -45,7 +47,7 @@ pub enum Version {
 /// Applies the given action to each section, in the order in which they refer to each other.
 macro_rules! sections {
     ($each:ident) => {
-        $each!(groups, providers, credentials, models, prices, orgs, teams, users, keys)
+        $each!(providers, credentials, models, prices, orgs, teams, users, issuers, keys, groups)
     };
 }
 pub(super) use sections;
@@ -71,6 +73,7 @@ impl Document {
         if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
             return Err(Fault::new("", "is empty; a file begins with `version: v1`"));
         }
+        yaml::check(text).map_err(|message| Fault::new("", message))?;
         serde_path_to_error::deserialize(serde_norway::Deserializer::from_str(text)).map_err(|e| {
             let path = noun::path_of(e.path());
             let message = without_path(&path, &e.inner().to_string()).to_owned();
@@ -117,7 +120,26 @@ impl Document {
                 check_credential(target, &credentials).map_err(|message| Fault::new(field("credential"), message))?;
             }
         }
+        self.check_group_references()?;
         self.check_owner_references()
+    }
+
+    fn check_group_references(&self) -> Result<(), Fault> {
+        let (orgs, models) = (names(self.orgs.as_deref()), names(self.models.as_deref()));
+        let credentials = names(self.credentials.as_deref());
+        for (i, group) in self.groups.iter().flatten().enumerate() {
+            let scope = [
+                ("orgs", "org", &group.orgs, &orgs),
+                ("models", "model", &group.models, &models),
+                ("credentials", "credential", &group.credentials, &credentials),
+            ];
+            for (field, kind, named, known) in scope {
+                for (j, name) in named.iter().flatten().enumerate() {
+                    declared(known, kind, name, || format!("groups[{i}].{field}[{j}]"))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn check_owner_references(&self) -> Result<(), Fault> {
@@ -130,6 +152,16 @@ impl Document {
             declared(&orgs, "org", &user.org, || format!("users[{i}].org"))?;
             if let Some(team) = &user.team {
                 declared(&teams, "team", &format!("{}/{team}", user.org), || format!("users[{i}].team"))?;
+            }
+        }
+        for (i, issuer) in self.issuers.iter().flatten().enumerate() {
+            let by_value = issuer.org_by.iter().flat_map(|by| &by.orgs);
+            let by_value = by_value.map(|(value, org)| (format!("org_by.orgs[{value:?}]"), org));
+            for (field, org) in issuer.org.iter().map(|org| ("org".to_owned(), org)).chain(by_value) {
+                declared(&orgs, "org", org, || format!("issuers[{i}].{field}"))?;
+            }
+            for (field, model) in issuer.model_names() {
+                declared(&models, "model", model, || format!("issuers[{i}].{field}"))?;
             }
         }
         for (i, key) in self.keys.iter().flatten().enumerate() {

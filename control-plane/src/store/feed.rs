@@ -10,7 +10,7 @@ use sqlx::postgres::{PgListener, PgRow};
 use sqlx::{Connection as _, FromRow, PgConnection, Postgres, Row as _};
 use tokio::time::Instant;
 
-use super::{Store, StoreError};
+use super::{Scope, Store, StoreError, scope};
 
 /// The channel that every commit notifies.
 pub const CHANNEL: &str = "sluicegate";
@@ -50,11 +50,12 @@ const CLOCK_AND_LOG: &str = "select era, revision, policy, keys, blocks, credent
 const CLOCK: &str = "select era, revision, policy, keys, blocks, credentials,
     (extract(epoch from clock_timestamp()) * 1000000)::bigint * 1000 as now_unix_ns from revision where one";
 
-/// One living key.
+/// One living key, or identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRow {
-    /// SHA-256 of the whole key.
+    /// SHA-256 of the whole key, or of what makes an identity.
     pub hash: [u8; 32],
+    /// 0 of an identity.
     pub id: u32,
     pub org: u32,
     /// 0 for none, as `user`.
@@ -122,6 +123,8 @@ pub struct Reading {
     /// Inner `None`: there is no policy yet.
     pub policy: Option<Option<PolicyRow>>,
     pub credentials: Option<Vec<CredentialRow>>,
+    /// Of every group; read with the policy.
+    pub scopes: Option<Vec<Scope>>,
 }
 
 /// A connection that only reads what Envoys need.
@@ -198,7 +201,8 @@ impl FeedReader {
         // Within an era a part that did not move is the one that is known.
         let known = known.filter(|k| k.era == clock.era && k.revision <= clock.revision);
         let stale = |part: fn(&Parts) -> u64| known.is_none_or(|k| part(&k.parts) != part(&clock.parts));
-        let mut reading = Reading { clock, read_at, keys: None, blocked: None, policy: None, credentials: None };
+        let mut reading =
+            Reading { clock, read_at, keys: None, blocked: None, policy: None, credentials: None, scopes: None };
         if stale(|p| p.keys) {
             reading.keys = Some(read_keys(&mut tx, known.map(|k| k.parts.keys), log_start, on_key).await?);
         }
@@ -207,6 +211,7 @@ impl FeedReader {
         }
         if stale(|p| p.policy) {
             reading.policy = Some(read_policy(&mut tx).await?);
+            reading.scopes = Some(scope::read(&mut tx).await?);
         }
         if stale(|p| p.credentials) {
             reading.credentials = Some(read_credentials(&mut tx).await?);
@@ -244,7 +249,7 @@ async fn whole_keys(
         sqlx::query_as("select (prefix >> 16) & 65535, max(revision) from key_change group by 1")
             .fetch_all(&mut *connection)
             .await?;
-    let select = sqlx::AssertSqlSafe(format!("select {KEY_COLUMNS} from api_key k order by k.hash"));
+    let select = sqlx::AssertSqlSafe(format!("select {KEY_COLUMNS} from key_record k order by k.hash"));
     let mut rows = sqlx::query(select).fetch(&mut *connection);
     while let Some(row) = rows.try_next().await? {
         on_key(key_row(&row)?);
@@ -265,7 +270,7 @@ async fn changed_keys(connection: &mut PgConnection, known: u64) -> Result<KeyRe
         "select {KEY_COLUMNS}, c.prefix, c.revision, p.body
          from (select prefix, max(revision) as revision from key_change where revision > $1 group by prefix) c
          left join lateral (
-           select * from api_key where hash between int4send(c.prefix) and int4send(c.prefix) || $2
+           select * from key_record where hash between int4send(c.prefix) and int4send(c.prefix) || $2
          ) k on true
          left join profile p on p.id = k.profile_id
          order by c.prefix, k.hash"
@@ -279,7 +284,7 @@ async fn changed_keys(connection: &mut PgConnection, known: u64) -> Result<KeyRe
             let revision = row.try_get::<i64, _>("revision")?.cast_unsigned();
             changes.push(KeyChange { prefix, revision, keys: Vec::new() });
         }
-        if row.try_get::<Option<i32>, _>("id")?.is_some()
+        if row.try_get::<Option<&[u8]>, _>("hash")?.is_some()
             && let Some(change) = changes.last_mut()
         {
             let key = key_row(&row)?;

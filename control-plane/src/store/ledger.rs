@@ -116,7 +116,8 @@ impl Store {
     /// When the database does not answer.
     pub async fn policy_at(&self, revision: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let Ok(revision) = i64::try_from(revision) else { return Ok(None) };
-        let query = sqlx::query_scalar("select snapshot from policy where revision = $1");
+        let query =
+            sqlx::query_scalar("select snapshot from policy where revision <= $1 order by revision desc limit 1");
         Ok(query.bind(revision).fetch_optional(&self.pool).await?)
     }
 }

@@ -1,11 +1,13 @@
 //! What must be swept and laid out now and then. Each step is its own transaction; several replicas may do it at once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{Days, NaiveDate};
 use tokio::time::sleep;
 
 use super::{Store, StoreError};
+use crate::credentials::Keyring;
 
 /// What one round did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,11 +91,15 @@ impl Store {
     }
 
     /// Maintains at once and then every hour; the caller drops it to end it.
-    pub async fn keep_up(self) {
+    pub async fn keep_up(self, keyring: Arc<Keyring>) {
         loop {
-            match self.maintain().await {
-                Ok(swept) => {
-                    tracing::debug!(?swept, "maintained the store");
+            let done = match self.maintain().await {
+                Ok(swept) => self.forget_old_identities(&keyring).await.map(|identities| (swept, identities)),
+                Err(error) => Err(error.into()),
+            };
+            match done {
+                Ok((swept, identities)) => {
+                    tracing::debug!(?swept, identities, "maintained the store");
                     sleep(INTERVAL).await;
                 }
                 Err(error) => {

@@ -9,28 +9,33 @@ mod endpoint;
 mod era;
 mod fault;
 mod feed;
+mod identity;
 mod ledger;
 mod maintenance;
 mod node_token;
 pub mod noun;
+pub mod number;
 mod policy;
 mod profile;
 mod read;
 mod roster;
+mod scope;
 mod seed;
 mod slot;
 mod time;
 mod tx;
+mod yaml;
 
 use std::time::Duration;
 
+use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 pub use admin_token::{AdminToken, NewAdminToken};
 pub use apply::{Change, ChangeKind};
 pub use block::Blockable;
-pub use doctor::{Examined, Lack};
+pub use doctor::{Authority, Examination, Examined, Lack};
 pub use document::{Document, Version};
 pub use endpoint::{Endpoint, EndpointError};
 pub use era::{Era, RaiseError};
@@ -39,17 +44,22 @@ pub use feed::{
     CHANNEL, Clock, Commits, CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, Parts, PolicyRow, ProfileRow,
     Reading,
 };
+pub use identity::Resolution;
 pub use ledger::{Inserted, LedgerRow, Reconciled, Recorded, Rejection, Witness};
 pub use maintenance::Swept;
 pub use node_token::{IssuedToken, NewNodeToken, Node, NodeToken};
 pub use noun::CREDENTIAL_SLOTS;
 pub(crate) use noun::credential_context;
-pub use policy::{Cluster, ProviderEndpoint};
+pub use policy::{Cluster, ProviderEndpoint, Reachable, TokenIssuer, TokenKeys};
 pub use profile::PROFILE_SLOTS;
 pub use read::{AuditEntry, EnvoyRow, SummaryBy, SummaryRow, UsageFilter, UsageRow};
 pub use roster::{EnvoyReport, Verdict};
+pub use scope::Scope;
 pub use seed::Seeds;
 pub use tx::{Action, Issued, Write};
+
+/// Those of this build; the binary holds them.
+static MIGRATIONS: Migrator = sqlx::migrate!();
 
 /// A pool of connections to a migrated database.
 #[derive(Clone, Debug)]
@@ -77,7 +87,7 @@ impl Store {
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         let options: PgConnectOptions = url.parse()?;
         let mut first = options.connect().await?;
-        sqlx::migrate!().run(&mut first).await?;
+        MIGRATIONS.run(&mut first).await?;
         first.close().await?;
         let pool = PgPoolOptions::new()
             .max_connections(16)

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use zeroize::Zeroizing;
 
 use super::noun::{Group, Noun as _, check_name};
-use super::{Action, Fault, Store, StoreError, Write, WriteError};
+use super::{Action, Fault, Store, StoreError, Write, WriteError, number};
 use crate::credentials::{Keyring, KeyringError, Secret, random};
 
 pub(super) const KIND: &str = "node token";
@@ -127,7 +127,7 @@ impl Write {
     pub async fn revoke_node_token(&mut self, reference: &str) -> Result<(), WriteError> {
         let found: Option<(i32, String, Option<DateTime<Utc>>)> =
             sqlx::query_as("select id, name, revoked_at from node_token where id = $1 or name = $2 for update")
-                .bind(reference.parse::<i32>().ok())
+                .bind(number::id(reference))
                 .bind(reference)
                 .fetch_optional(self.conn())
                 .await?;

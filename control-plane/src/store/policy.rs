@@ -9,8 +9,8 @@ use sluicegate_core::proto::policy as wire;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
-use super::noun::{Dialect, Noun as _, Price, Provider, Tier, Which};
-use super::{Endpoint, Fault, Store, StoreError, WriteError};
+use super::noun::{Dialect, Issuer, Noun as _, Price, Provider, Tier, Which};
+use super::{Endpoint, Fault, Scope, Store, StoreError, WriteError, scope};
 
 /// Builds the policy, refuses the write if it does not compile, and stores it under `revision` if its content is new.
 /// To be called with the counter held. Returns whether it was new.
@@ -41,6 +41,7 @@ struct Facts {
     prices: Vec<PriceRow>,
     models: Vec<(i32, String)>,
     targets: BTreeMap<i32, Vec<TargetRow>>,
+    issuers: Vec<(i32, Issuer)>,
 }
 
 #[derive(Debug)]
@@ -78,9 +79,10 @@ impl Facts {
              left join credential c on c.id = t.credential_id
              order by t.model_id, t.position",
         )
-        .fetch_all(conn)
+        .fetch_all(&mut *conn)
         .await?;
-        let mut facts = Self { models, ..Self::default() };
+        let issuers = Issuer::load(conn, Which::ALL).await?.into_iter().map(|i| (i.id, i.noun)).collect();
+        let mut facts = Self { models, issuers, ..Self::default() };
         facts.providers = providers.into_iter().map(|p| (p.id, p.noun)).collect();
         for (provider, id) in credentials {
             facts.credentials.entry(provider).or_default().push(id);
@@ -121,8 +123,14 @@ fn build(facts: &Facts) -> Result<wire::Snapshot, Fault> {
         backends: backends.into_values().collect(),
         models,
         prices: facts.prices.iter().map(|price| Price::to_wire(price.id, &price.tiers)).collect(),
+        issuers: facts.issuers.iter().map(issuer).collect(),
         ..Default::default()
     })
+}
+
+fn issuer((id, issuer): &(i32, Issuer)) -> wire::Issuer {
+    let claims = issuer.claims().into_iter().map(|(claim, values)| wire::Claim { path: claim.0.clone(), values });
+    wire::Issuer { id: id.cast_unsigned(), issuer: issuer.issuer.clone(), claims: claims.collect() }
 }
 
 fn provider((id, provider): &(i32, Provider)) -> Result<wire::Provider, Fault> {
@@ -220,6 +228,43 @@ pub struct Cluster {
     pub endpoint: ProviderEndpoint,
 }
 
+/// An issuer of tokens, as whoever verifies them sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenIssuer {
+    pub id: u32,
+    /// The `iss` claim.
+    pub iss: String,
+    pub audiences: Vec<String>,
+    pub keys: TokenKeys,
+}
+
+/// What an issuer signs with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenKeys {
+    /// A JWK set.
+    Inline(String),
+    Fetched {
+        uri: String,
+        endpoint: Endpoint,
+        /// PEM; `None`: the public roots.
+        ca: Option<String>,
+    },
+}
+
+/// What xDS is made of.
+#[derive(Clone, Debug)]
+pub struct Reachable {
+    /// Of the policy.
+    pub revision: u64,
+    /// Of the last change of the policy, or of what a group may have of it.
+    pub changed: u64,
+    pub scopes: Vec<Scope>,
+    pub snapshot: wire::Snapshot,
+    /// The policy's positions.
+    pub clusters: Vec<Cluster>,
+    pub issuers: Vec<TokenIssuer>,
+}
+
 impl Store {
     /// Every provider, by id.
     ///
@@ -230,12 +275,11 @@ impl Store {
         endpoints(&mut conn).await
     }
 
-    /// The revision of the policy in force, its positions with their endpoints, and its lists of positions: what xDS makes
-    /// clusters of. `None` before the first policy. Read in one snapshot.
+    /// The policy in force with the endpoints of its positions and issuers. `None` before the first one. Read in one snapshot.
     ///
     /// # Errors
     /// When the database is away, or holds a policy that is not one.
-    pub async fn clusters(&self) -> Result<Option<(u64, wire::Snapshot, Vec<Cluster>)>, StoreError> {
+    pub async fn reachable(&self) -> Result<Option<Reachable>, StoreError> {
         let mut tx = self.pool.begin_with("begin isolation level repeatable read read only").await?;
         let row: Option<(i64, Vec<u8>)> =
             sqlx::query_as("select revision, snapshot from policy order by revision desc limit 1")
@@ -257,8 +301,24 @@ impl Store {
             Some(Cluster { backend, credential, endpoint })
         };
         let clusters = positions.into_iter().filter_map(cluster).collect();
-        Ok(Some((revision.cast_unsigned(), snapshot, clusters)))
+        let issuers =
+            Issuer::load(&mut tx, Which::ALL).await?.into_iter().map(token_issuer).collect::<Result<_, _>>()?;
+        let changed: i64 = sqlx::query_scalar("select policy from revision where one").fetch_one(&mut *tx).await?;
+        let scopes = scope::read(&mut tx).await?;
+        let (revision, changed) = (revision.cast_unsigned(), changed.cast_unsigned());
+        Ok(Some(Reachable { revision, changed, scopes, snapshot, clusters, issuers }))
     }
+}
+
+fn token_issuer(stored: super::noun::Stored<Issuer>) -> Result<TokenIssuer, StoreError> {
+    let endpoint = stored.noun.endpoint().transpose().map_err(|e| sqlx::Error::Decode(Box::new(e)))?;
+    let Issuer { issuer: iss, audiences, jwks_uri, jwks, ca, .. } = stored.noun;
+    let keys = match (endpoint, jwks_uri, jwks) {
+        (Some(endpoint), Some(uri), _) => TokenKeys::Fetched { uri, endpoint, ca },
+        (_, _, Some(jwks)) => TokenKeys::Inline(jwks.to_string()),
+        _ => return Err(StoreError::Damaged("an issuer has no keys")),
+    };
+    Ok(TokenIssuer { id: stored.id.cast_unsigned(), iss, audiences, keys })
 }
 
 async fn endpoints(conn: &mut PgConnection) -> Result<BTreeMap<u32, ProviderEndpoint>, StoreError> {

@@ -75,6 +75,7 @@ async fn sweep(conn: &mut PgConnection) -> Result<BTreeSet<i32>, sqlx::Error> {
     sqlx::query(
         "delete from profile where id in (
              select id from profile p where not exists (select from api_key where profile_id = p.id)
+                 and not exists (select from identity where profile_id = p.id)
              for update skip locked)",
     )
     .execute(&mut *conn)

@@ -18,18 +18,24 @@ pub struct UsageFilter {
     /// Admitted before; a date is its midnight in UTC.
     #[serde(default, deserialize_with = "super::time::optional")]
     pub to: Option<DateTime<Utc>>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub org: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub team: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub user: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub key: Option<i32>,
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub model: Option<i32>,
     /// At most so many rows, the newest first; 100 where absent, 1000 at most.
+    #[serde(default, deserialize_with = "super::number::optional")]
     pub limit: Option<u32>,
     /// Of the summary: what a row stands for.
     pub by: Option<SummaryBy>,
 }
 
-/// One attempt, or one refusal. Names are those of today; of what is deleted, `<id> (deleted)`.
+/// One attempt, or one refusal. Names are those of today; of what is deleted, the last one, as `ci (deleted 3)`.
 #[derive(Clone, Debug, Serialize, sqlx::FromRow, ToSchema)]
 pub struct UsageRow {
     /// The request id; all attempts of one request share it.
@@ -98,7 +104,7 @@ pub enum SummaryBy {
 #[derive(Clone, Debug, Serialize, sqlx::FromRow, ToSchema)]
 pub struct SummaryRow {
     /// The hour or day it begins at (UTC), or a name: `<org>/<name>` of a team, user or key. `-` where there is none,
-    /// `<id> (deleted)` of what is gone.
+    /// As `ci (deleted 3)`, with its id, where it is gone.
     pub what: String,
     pub requests: i64,
     pub attempts: i64,
@@ -137,6 +143,10 @@ pub struct EnvoyRow {
     pub standing: serde_json::Value,
     pub first_seen: DateTime<Utc>,
     pub last_seen: DateTime<Utc>,
+    /// It reports every five seconds and did so in the last fifteen.
+    pub live: bool,
+    /// Another process under the same node id lives beside it: `--service-node` must be unique.
+    pub clash: bool,
 }
 
 /// Who changed what, and when.
@@ -156,12 +166,12 @@ pub struct AuditEntry {
 }
 
 const USAGE: &str = "select u.operation, u.attempt, u.last, u.admitted_at, u.node,
-        coalesce(o.name, u.org_id || ' (deleted)') as org, coalesce(t.name, u.team_id || ' (deleted)') as team,
-        coalesce(a.name, u.user_id || ' (deleted)') as user, k.public_id as key_id,
-        coalesce(k.name, u.key_id || ' (deleted)') as key, u.session, u.route, u.requested_model,
-        coalesce(m.name, u.model_id || ' (deleted)') as model,
+        coalesce(o.name, former('org', u.org_id)) as org, coalesce(t.name, former('team', u.team_id)) as team,
+        coalesce(a.name, former('app_user', u.user_id)) as user, k.public_id as key_id,
+        coalesce(k.name, former('api_key', u.key_id)) as key, u.session, u.route, u.requested_model,
+        coalesce(m.name, former('model', u.model_id)) as model,
         coalesce(p.name || '/' || b.model, u.backend_id || ' (deleted)') as backend,
-        coalesce(c.name, u.credential_id || ' (deleted)') as credential, u.policy_revision, u.stream, u.input, u.cache_read,
+        coalesce(c.name, former('credential', u.credential_id)) as credential, u.policy_revision, u.stream, u.input, u.cache_read,
         u.cache_write_5m, u.cache_write_1h, u.output, u.reasoning, u.audio_in, u.audio_out, u.images, u.source,
         u.cost_nano, u.status, u.upstream_status, u.refusal, u.ended, u.first_token_us, u.total_us, u.gateway_us,
         u.witness
@@ -201,8 +211,8 @@ macro_rules! summary {
 
 /// The sums by a noun: its name while it is there.
 macro_rules! named {
-    ($id:literal, $name:literal) => {
-        summary!("case when ", $id, " = 0 then '-' else coalesce(", $name, ", ", $id, " || ' (deleted)') end")
+    ($id:literal, $name:literal, $kind:literal) => {
+        summary!("case when ", $id, " = 0 then '-' else coalesce(", $name, ", former('", $kind, "', ", $id, ")) end")
     };
 }
 
@@ -253,11 +263,11 @@ impl Store {
         let sql = match filter.by.unwrap_or_default() {
             SummaryBy::Hour => summary!("to_char(h.hour at time zone 'utc', 'YYYY-MM-DD\"T\"HH24:00:00\"Z\"')"),
             SummaryBy::Day => summary!("to_char(h.hour at time zone 'utc', 'YYYY-MM-DD')"),
-            SummaryBy::Org => named!("h.org_id", "o.name"),
-            SummaryBy::Team => named!("h.team_id", "o.name || '/' || t.name"),
-            SummaryBy::User => named!("h.user_id", "o.name || '/' || a.name"),
-            SummaryBy::Key => named!("h.key_id", "o.name || '/' || k.name"),
-            SummaryBy::Model => named!("h.model_id", "m.name"),
+            SummaryBy::Org => named!("h.org_id", "o.name", "org"),
+            SummaryBy::Team => named!("h.team_id", "o.name || '/' || t.name", "team"),
+            SummaryBy::User => named!("h.user_id", "o.name || '/' || a.name", "app_user"),
+            SummaryBy::Key => named!("h.key_id", "o.name || '/' || k.name", "api_key"),
+            SummaryBy::Model => named!("h.model_id", "m.name", "model"),
         };
         Ok(sqlx::query_as(sql)
             .bind(filter.from)
@@ -280,7 +290,12 @@ impl Store {
         Ok(sqlx::query_as(
             "select e.node, to_hex(e.boot) as boot, g.name as group, e.filter_version, e.envoy_version, e.ready,
                     e.policy_revision, e.key_revision, e.blocked_revision, e.refused_revision, e.refused_field,
-                    e.refused_message, e.standing, e.first_seen, e.last_seen
+                    e.refused_message, e.standing, e.first_seen, e.last_seen,
+                    e.last_seen > now() - interval '15 seconds' as live,
+                    -- One that was started again is not beside its former self: that has not reported since.
+                    exists (select from envoy o where o.node = e.node and o.boot <> e.boot
+                        and least(e.last_seen, o.last_seen) > now() - interval '15 seconds'
+                        and least(e.last_seen, o.last_seen) >= greatest(e.first_seen, o.first_seen)) as clash
              from envoy e join envoy_group g on g.id = e.group_id order by e.last_seen desc limit $1",
         )
         .bind(i64::from(limit))

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::node_token::NewNodeToken;
 use super::noun::DEFAULT_GROUP;
-use super::{Store, WriteError};
+use super::{Action, Store, WriteError};
 use crate::credentials::{Keyring, KeyringError, Secret, random};
 
 /// Tokens for a database that has none, from the environment.
@@ -52,7 +53,8 @@ impl Store {
         Ok(())
     }
 
-    /// Gives a database without admin tokens or node tokens those of `seeds`. Others' tokens are left alone.
+    /// Gives a database without admin tokens or node tokens those of `seeds`, and one without a policy an empty one. Others'
+    /// tokens are left alone.
     ///
     /// # Errors
     /// An admin token that is too short, a seal key that is none; the database away.
@@ -71,6 +73,12 @@ impl Store {
             let new = NewNodeToken { name: SEED.to_owned(), group: DEFAULT_GROUP.to_owned(), expires_at: None };
             let unknown = Secret::new(hex::encode(random::bytes::<32>()?));
             write.store_node_token(&new, token, seeds.seal_key.as_ref().unwrap_or(&unknown)).await?;
+        }
+        // An Envoy is ready with a policy, be it one without any model.
+        let has_policy: bool = sqlx::query_scalar("select exists (select from policy)").fetch_one(write.conn()).await?;
+        if !has_policy {
+            write.policy_changed();
+            write.audit(Action::Create, "policy", "first", json!({}));
         }
         write.commit().await?;
         if seeds.admin_token.is_none() && !admins {

@@ -20,6 +20,7 @@ pub struct Write {
     audit: Vec<(Action, &'static str, String, Value)>,
     prefixes: Vec<i32>,
     credentials: Vec<i32>,
+    scopes: Vec<i32>,
     policy: bool,
     blocks: bool,
     credentials_gone: bool,
@@ -71,6 +72,7 @@ impl Store {
             audit: Vec::new(),
             prefixes: Vec::new(),
             credentials: Vec::new(),
+            scopes: Vec::new(),
             policy: false,
             blocks: false,
             credentials_gone: false,
@@ -101,6 +103,11 @@ impl Write {
     /// Keys changed, given by the first four bytes of their hashes.
     pub(super) fn keys_changed(&mut self, prefixes: impl IntoIterator<Item = i32>) {
         self.prefixes.extend(prefixes);
+    }
+
+    /// What this group's Envoys may hold changed: they are told everything anew, by way of the policy.
+    pub(super) fn scope_changed(&mut self, group: i32) {
+        self.scopes.push(group);
     }
 
     pub(super) fn blocks_changed(&mut self) {
@@ -149,13 +156,15 @@ impl Write {
             return Ok(current);
         }
         let next = self.lock().await?;
-        let policy = self.policy && policy::rebuild(&mut self.tx, next).await?;
+        let rebuilt = self.policy && policy::rebuild(&mut self.tx, next).await?;
+        let policy = rebuilt || !self.scopes.is_empty();
         if self.blocks {
             let blocking = self.audit.iter().any(|(action, ..)| *action == Action::Block);
             block::fit(&mut self.tx, blocking).await?;
         }
         self.write_key_changes(next).await?;
         self.write_credentials(next).await?;
+        self.write_scopes(next).await?;
         self.write_audit(next).await?;
         let keys = !self.prefixes.is_empty();
         let credentials = self.credentials_gone || !self.credentials.is_empty();
@@ -204,6 +213,17 @@ impl Write {
             sqlx::query("update credential set revision = $1 where id = any($2)")
                 .bind(revision)
                 .bind(&self.credentials)
+                .execute(&mut *self.tx)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn write_scopes(&mut self, revision: i64) -> Result<(), sqlx::Error> {
+        if !self.scopes.is_empty() {
+            sqlx::query("update envoy_group set scoped_at = $1 where id = any($2)")
+                .bind(revision)
+                .bind(&self.scopes)
                 .execute(&mut *self.tx)
                 .await?;
         }

@@ -35,7 +35,7 @@ pub fn position(name: &str, upstream: &Upstream) -> Cluster {
         name: name.to_owned(),
         connect_timeout: part::duration(CONNECT_TIMEOUT),
         cluster_discovery_type: Some(discovery(endpoint)),
-        load_assignment: Some(assignment(name, upstream)),
+        load_assignment: Some(assignment(name, endpoint, Some(host_metadata(upstream.position)))),
         circuit_breakers: Some(breakers()),
         common_lb_config: common_lb(),
         transport_socket: transport_socket(endpoint),
@@ -60,6 +60,18 @@ pub fn list(name: &str, positions: &[String]) -> Cluster {
         )),
         circuit_breakers: Some(breakers()),
         common_lb_config: common_lb(),
+        ..Default::default()
+    }
+}
+
+/// Where an issuer's keys are fetched.
+pub fn issuer(name: &str, endpoint: &Endpoint) -> Cluster {
+    Cluster {
+        name: name.to_owned(),
+        connect_timeout: part::duration(CONNECT_TIMEOUT),
+        cluster_discovery_type: Some(discovery(endpoint)),
+        load_assignment: Some(assignment(name, endpoint, None)),
+        transport_socket: transport_socket(endpoint),
         ..Default::default()
     }
 }
@@ -95,8 +107,8 @@ fn discovery(endpoint: &Endpoint) -> cluster::cluster::ClusterDiscoveryType {
     })
 }
 
-fn assignment(name: &str, upstream: &Upstream) -> endpoint::ClusterLoadAssignment {
-    let Endpoint { host, port, .. } = &upstream.endpoint;
+fn assignment(name: &str, at: &Endpoint, metadata: Option<core::Metadata>) -> endpoint::ClusterLoadAssignment {
+    let Endpoint { host, port, .. } = at;
     let endpoint = endpoint::Endpoint {
         address: part::socket_address(host, *port),
         // SNI and the name that the certificate must carry come from here.
@@ -104,7 +116,7 @@ fn assignment(name: &str, upstream: &Upstream) -> endpoint::ClusterLoadAssignmen
         ..Default::default()
     };
     let endpoint = endpoint::LbEndpoint {
-        metadata: Some(host_metadata(upstream.position)),
+        metadata,
         host_identifier: Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(endpoint)),
         ..Default::default()
     };

@@ -16,14 +16,15 @@ use envoy_types::pb::envoy::extensions::filters::http::upstream_codec::v3::Upstr
 use envoy_types::pb::envoy::extensions::filters::http::wasm::v3::Wasm;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use envoy_types::pb::envoy::extensions::http::early_header_mutation::header_mutation::v3 as early;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 use envoy_types::pb::envoy::extensions::wasm::v3 as wasm;
 use envoy_types::pb::google::protobuf as pb;
 use envoy_types::util::pack_any;
-use sluicegate_core::plugin::{PluginConfig, Role};
+use sluicegate_core::plugin::{Attached, PluginConfig, Role};
 use sluicegate_core::policy::names;
 
-use super::part;
 use super::route::{self, BUFFER_LIMIT, CATCH_ALL, STREAM_IDLE};
+use super::{jwt, part, secret};
 
 /// Name of the listener.
 pub const NAME: &str = "sluicegate";
@@ -37,6 +38,16 @@ pub struct ListenerConfig {
     pub wasm: WasmCode,
     /// Proxies in front whose `x-forwarded-for` is believed.
     pub trusted_hops: u32,
+    /// Clients speak TLS with this; `None`: in plain text.
+    pub tls: Option<ListenerTls>,
+}
+
+/// A certificate for clients, as files on the Envoy's machine: PEM, chain and key. Read again when something in the
+/// certificate's folder is moved, as Kubernetes and certificate tools renew them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerTls {
+    pub certificate: String,
+    pub key: String,
 }
 
 /// Where an Envoy finds the filter.
@@ -49,11 +60,11 @@ pub enum WasmCode {
 }
 
 /// One line per request. The last field is the filter's record of it, which `sluicegate reconcile` reads back, with the
-/// fields before it where the VM died (core's `exchange::log` names them); no field
+/// word before it where the VM died; no field
 /// can show a credential: no header but the method, and the path without its query (`?key=`).
 const ACCESS_LOG: &str = "%START_TIME(%Y-%m-%dT%H:%M:%S.%3fZ)% %REQ(:METHOD)% %PATH(NQ)% %RESPONSE_CODE% \
 %DURATION% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %BYTES_RECEIVED% %BYTES_SENT% \
-%UPSTREAM_WIRE_BYTES_SENT% %UPSTREAM_WIRE_BYTES_RECEIVED% %FILTER_STATE(wasm.sluicegate:PLAIN)%\n";
+counted=%RESPONSE_CODE%,%UPSTREAM_WIRE_BYTES_SENT%,%UPSTREAM_WIRE_BYTES_RECEIVED% %FILTER_STATE(wasm.sluicegate:PLAIN)%\n";
 
 pub fn listener(config: &ListenerConfig) -> Listener {
     let manager = listener::Filter {
@@ -63,10 +74,33 @@ pub fn listener(config: &ListenerConfig) -> Listener {
     Listener {
         name: NAME.to_owned(),
         address: part::socket_address(&config.listen.ip().to_string(), config.listen.port()),
-        filter_chains: vec![listener::FilterChain { filters: vec![manager], ..Default::default() }],
+        filter_chains: vec![listener::FilterChain {
+            filters: vec![manager],
+            transport_socket: config.tls.as_ref().map(|_| transport_socket()),
+            ..Default::default()
+        }],
         // Bounds what the adapter may hold back of a response, and request bodies that wait in the gate.
         per_connection_buffer_limit_bytes: part::u32(BUFFER_LIMIT),
         ..Default::default()
+    }
+}
+
+/// The certificate comes apart: the listener stays as it is when that is renewed.
+fn transport_socket() -> core::TransportSocket {
+    let context = tls::DownstreamTlsContext {
+        common_tls_context: Some(tls::CommonTlsContext {
+            tls_certificate_sds_secret_configs: vec![tls::SdsSecretConfig {
+                name: secret::LISTENER.to_owned(),
+                sds_config: part::ads(),
+            }],
+            alpn_protocols: vec!["h2".to_owned(), "http/1.1".to_owned()],
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    core::TransportSocket {
+        name: "envoy.transport_sockets.tls".to_owned(),
+        config_type: Some(core::transport_socket::ConfigType::TypedConfig(pack_any(context))),
     }
 }
 
@@ -75,7 +109,7 @@ fn connection_manager(config: &ListenerConfig) -> hcm::HttpConnectionManager {
         codec_type: hcm::http_connection_manager::CodecType::Auto.into(),
         stat_prefix: "sluicegate".to_owned(),
         route_specifier: Some(hcm::http_connection_manager::RouteSpecifier::RouteConfig(route::table())),
-        http_filters: vec![plugin(config, names::GATE, Role::Gate), router(config)],
+        http_filters: vec![jwt::filter(), plugin(config, names::GATE, Role::Gate), router(config)],
         access_log: vec![access_log(config)],
         // Envoy's default of 5 minutes is shorter than a reasoning model may think.
         stream_idle_timeout: part::duration(STREAM_IDLE),
@@ -119,7 +153,7 @@ fn router(config: &ListenerConfig) -> hcm::HttpFilter {
 
 /// Gate and adapter are one VM: same `vm_id`, same VM configuration, same code.
 fn plugin(config: &ListenerConfig, name: &str, role: Role) -> hcm::HttpFilter {
-    let entry = PluginConfig { role, cluster: names::CONTROL_PLANE_CLUSTER.to_owned(), version: build_version() };
+    let entry = plugin_config(role, None);
     let plugin = wasm::PluginConfig {
         name: name.to_owned(),
         root_id: name.to_owned(),
@@ -139,6 +173,11 @@ fn plugin(config: &ListenerConfig, name: &str, role: Role) -> hcm::HttpFilter {
         ..Default::default()
     };
     part::http_filter("envoy.filters.http.wasm", Wasm { config: Some(plugin) })
+}
+
+/// What an entry of ours tells the filter; `attached` where it stands in somebody else's configuration.
+pub fn plugin_config(role: Role, attached: Option<Attached>) -> PluginConfig {
+    PluginConfig { role, cluster: names::CONTROL_PLANE_CLUSTER.to_owned(), version: build_version(), attached }
 }
 
 /// Rises with each release; two replicas of one release render the same listener.

@@ -15,6 +15,7 @@ use super::resources::Resources;
 pub enum Kind {
     Cluster,
     Secret,
+    Extension,
     Listener,
 }
 
@@ -66,6 +67,7 @@ pub struct Machine {
     resources: Arc<Resources>,
     clusters: Subscription,
     secrets: Subscription,
+    extensions: Subscription,
     listeners: Subscription,
     last_nonce: u64,
 }
@@ -85,12 +87,13 @@ struct Sent {
 }
 
 impl Kind {
-    pub const ALL: [Self; 3] = [Self::Cluster, Self::Secret, Self::Listener];
+    pub const ALL: [Self; 4] = [Self::Cluster, Self::Secret, Self::Extension, Self::Listener];
 
     pub fn url(self) -> &'static str {
         match self {
             Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
             Self::Secret => "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+            Self::Extension => "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
             Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
         }
     }
@@ -99,9 +102,9 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.url() == url)
     }
 
-    /// Secrets are asked for by name; an Envoy that names none wants none.
+    /// The others are asked for by name; an Envoy that names none wants none.
     fn has_wildcard(self) -> bool {
-        self != Self::Secret
+        matches!(self, Self::Cluster | Self::Listener)
     }
 }
 
@@ -111,6 +114,7 @@ impl Machine {
             resources,
             clusters: Subscription::default(),
             secrets: Subscription::default(),
+            extensions: Subscription::default(),
             listeners: Subscription::default(),
             last_nonce: 0,
         }
@@ -157,7 +161,7 @@ impl Machine {
     /// A refused version counts as sent: sending it again would be refused again, as fast as the network goes.
     fn respond(&mut self, kind: Kind) -> Option<Response> {
         let resources = Arc::clone(&self.resources);
-        let set = resources.of(kind);
+        let set = resources.of(kind)?;
         let nonce = (self.last_nonce + 1).to_string();
         let subscription = self.subscription(kind);
         let names = subscription.names.clone()?;
@@ -178,6 +182,7 @@ impl Machine {
         match kind {
             Kind::Cluster => &mut self.clusters,
             Kind::Secret => &mut self.secrets,
+            Kind::Extension => &mut self.extensions,
             Kind::Listener => &mut self.listeners,
         }
     }

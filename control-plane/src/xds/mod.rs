@@ -5,6 +5,7 @@
 //! [`ClustersReady`] tells the rest of the control plane which policy revision an Envoy has the clusters for.
 
 mod cluster;
+mod jwt;
 mod listener;
 mod machine;
 mod part;
@@ -18,10 +19,11 @@ mod service;
 mod tests;
 mod topology;
 
-pub use listener::{ListenerConfig, WasmCode};
+pub use listener::{ListenerConfig, ListenerTls, WasmCode, plugin_config};
 pub use machine::{Event, Kind, Machine, Request, Response};
 pub use ready::ClustersReady;
 pub use resources::Resources;
 pub use retain::Retained;
-pub use service::{Ads, Authenticate, Publisher};
-pub use topology::{Endpoint, Topology, Trust, Upstream};
+pub use route::not_for_providers;
+pub use service::{Ads, Authenticate, Lost, Publisher};
+pub use topology::{Endpoint, Issuer, Keys, Topology, Trust, Upstream};

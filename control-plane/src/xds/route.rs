@@ -34,6 +34,11 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(5);
 const NOT_FOR_PROVIDERS: &[&str] =
     &["x-forwarded-for", "x-forwarded-proto", "x-request-id", "x-envoy-internal", names::LIST_HEADER];
 
+/// The headers that the admitted route removes.
+pub fn not_for_providers() -> impl Iterator<Item = &'static str> {
+    CARRIERS.iter().chain(NOT_FOR_PROVIDERS).copied()
+}
+
 /// The whole route table. It never changes: which list a request goes to is in its header.
 pub fn table() -> RouteConfiguration {
     RouteConfiguration {
@@ -70,7 +75,7 @@ fn admitted() -> Route {
         name: "admitted".to_owned(),
         r#match: Some(route::RouteMatch { headers: vec![list], filter_state: vec![admitted], ..any_path() }),
         // The router removes them before the adapter runs, which then sets what the provider is to see.
-        request_headers_to_remove: CARRIERS.iter().chain(NOT_FOR_PROVIDERS).map(|h| (*h).to_owned()).collect(),
+        request_headers_to_remove: not_for_providers().map(str::to_owned).collect(),
         action: Some(route::route::Action::Route(action)),
         ..Default::default()
     }

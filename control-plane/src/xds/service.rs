@@ -32,8 +32,11 @@ pub trait Authenticate: Send + Sync + 'static {
     ///
     /// # Errors
     /// `UNAUTHENTICATED` for an unknown one, `UNAVAILABLE` when that cannot be known now.
-    async fn authenticate(&self, metadata: &MetadataMap) -> Result<(), Status>;
+    async fn authenticate(&self, metadata: &MetadataMap) -> Result<Lost, Status>;
 }
+
+/// Ends when who opened the stream may not have it any more, with what to tell them.
+pub type Lost = Pin<Box<dyn Future<Output = Status> + Send>>;
 
 /// Builds resources from topologies and hands them to all streams.
 #[derive(Debug)]
@@ -52,9 +55,9 @@ pub struct Ads {
 }
 
 impl Publisher {
-    /// Serves the listener and the empty cluster until the first [`Self::publish`].
+    /// Serves the listener alone until the first [`Self::publish`].
     pub fn new(listener: &ListenerConfig) -> Self {
-        let resources = Resources::new(&Topology::default(), listener);
+        let resources = Resources::new(listener);
         Self { retained: Mutex::default(), resources: watch::Sender::new(Arc::new(resources)) }
     }
 
@@ -108,9 +111,9 @@ impl AggregatedDiscoveryService for Ads {
         &self,
         request: tonic::Request<Streaming<DiscoveryRequest>>,
     ) -> Result<tonic::Response<Outbound>, Status> {
-        self.authenticate.authenticate(request.metadata()).await?;
+        let lost = self.authenticate.authenticate(request.metadata()).await?;
         let (outbound, receiver) = mpsc::channel(4);
-        tokio::spawn(self.clone().run(request.into_inner(), outbound));
+        tokio::spawn(self.clone().run(request.into_inner(), lost, outbound));
         Ok(tonic::Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -126,6 +129,7 @@ impl Ads {
     async fn run(
         mut self,
         mut inbound: Streaming<DiscoveryRequest>,
+        lost: Lost,
         outbound: mpsc::Sender<Result<DiscoveryResponse, Status>>,
     ) {
         // The first request names the node; without one there is nobody to serve.
@@ -145,7 +149,10 @@ impl Ads {
             entry: self.ready.enter(&node.id),
             outbound,
         };
-        let ended = self.serve(&mut stream, first, &mut inbound).await;
+        let ended = tokio::select! {
+            ended = self.serve(&mut stream, first, &mut inbound) => ended,
+            lost = lost => Err(lost),
+        };
         if let Err(status) = ended {
             let _ = stream.outbound.send(Err(status)).await;
         }
@@ -243,7 +250,7 @@ impl Stream {
     /// Publishes what this stream has the clusters for; returns when that will change by itself.
     fn tell_ready(&self) -> Option<Instant> {
         let resources = self.machine.resources();
-        match self.warming.of(&resources.of(Kind::Cluster).version, Instant::now()) {
+        match self.warming.of(&resources.of(Kind::Cluster)?.version, Instant::now()) {
             Warm::Yes => {
                 self.entry.set(Some(resources.revision));
                 None

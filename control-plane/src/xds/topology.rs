@@ -14,6 +14,30 @@ pub struct Topology {
     pub upstreams: BTreeMap<String, Upstream>,
     /// Names of position clusters in the order they are tried, by the list's name.
     pub lists: BTreeMap<String, Vec<String>>,
+    /// Whose tokens are verified, by the name of the cluster where their keys are.
+    pub issuers: BTreeMap<String, Issuer>,
+}
+
+/// An issuer of tokens (JWT).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issuer {
+    pub id: u32,
+    /// The `iss` claim.
+    pub iss: String,
+    /// A token must be meant for one of these.
+    pub audiences: Vec<String>,
+    pub keys: Keys,
+}
+
+/// The keys that an issuer signs with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// A JWK set.
+    Inline(String),
+    Fetched {
+        uri: String,
+        endpoint: Endpoint,
+    },
 }
 
 /// One position and where it leads.
@@ -39,8 +63,8 @@ pub enum Trust {
     Plaintext,
     /// TLS under the public roots.
     PublicRoots,
-    /// TLS under the provider's own authority.
-    Ca { provider: u32, pem: String },
+    /// TLS under an authority of its own; `owner` names it among all of them.
+    Ca { owner: String, pem: String },
 }
 
 impl Topology {

@@ -9,28 +9,31 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::fixture::{ADMIN_TOKEN, Gate};
 
-struct Cli {
-    gate: Gate,
-    url: String,
+pub struct Cli {
+    pub gate: Gate,
+    pub url: String,
 }
 
 impl Cli {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let gate = Gate::stocked().await;
         let url = gate.served().await;
         Self { gate, url }
     }
 
-    async fn run(&self, args: &[&str], input: &str) -> Output {
-        let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+    pub fn command(&self, args: &[&str]) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+        command
             .args(args)
             .env_clear()
             .envs([("SLUICEGATE_URL", self.url.as_str()), ("SLUICEGATE_ADMIN_TOKEN", ADMIN_TOKEN)])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub async fn run(&self, args: &[&str], input: &str) -> Output {
+        let mut child = self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         // A command that does not read its input may be gone already.
         let _ = stdin.write_all(input.as_bytes()).await;
@@ -38,13 +41,13 @@ impl Cli {
         child.wait_with_output().await.unwrap()
     }
 
-    async fn ok(&self, args: &[&str], input: &str) -> String {
+    pub async fn ok(&self, args: &[&str], input: &str) -> String {
         let output = self.run(args, input).await;
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    async fn fails(&self, args: &[&str], input: &str) -> String {
+    pub async fn fails(&self, args: &[&str], input: &str) -> String {
         let output = self.run(args, input).await;
         assert!(!output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stdout));
         String::from_utf8(output.stderr).unwrap()
@@ -170,7 +173,7 @@ async fn what_is_wrong_is_said_in_one_line() {
     let sick = cli.run(&["doctor"], "").await;
     assert!(!sick.status.success());
     let told = String::from_utf8(sick.stdout).unwrap();
-    assert!(told.contains("BAD  Envoys: none is connected") && told.contains("ok   models: 1"), "{told}");
+    assert!(told.contains("FAIL Envoys: none is connected") && told.contains("OK   models: 1"), "{told}");
     assert_eq!(cli.gate.get("/v1/keys").await["items"], json!([]));
 }
 
@@ -195,8 +198,8 @@ async fn doctor_says_what_is_missing_and_what_to_do() {
     let output = cli.run(&["doctor"], "").await;
     let told = String::from_utf8(output.stdout).unwrap();
     for line in [
-        "BAD  credential no-file: cannot be read (file:/nowhere/at/all): ",
-        "BAD  credential no-variable: cannot be read (env:SLUICEGATE_TEST_NOT_SET): ",
+        "FAIL credential no-file: cannot be read (file:/nowhere/at/all): ",
+        "FAIL credential no-variable: cannot be read (env:SLUICEGATE_TEST_NOT_SET): ",
         "; set SLUICEGATE_TEST_NOT_SET in the control plane's environment",
         "WARN provider local: no credential, but used by local-tiny: ",
         "WARN model local-tiny: local/t1 is unpriced: cost will be unknown; add a price for provider local, model t1",
@@ -242,7 +245,7 @@ async fn usage_names_nobody_and_what_is_gone() {
     cli.ok(&["reconcile"], &line).await;
     cli.ok(&["keys", "revoke", "acme/ci"], "").await;
     let by_key = cli.ok(&["usage", "--by", "key"], "").await;
-    assert!(by_key.contains("\n-  ") && by_key.contains(&format!("\n{id} (deleted)  ")), "{by_key}");
+    assert!(by_key.contains("\n-  ") && by_key.contains(&format!("\nci (deleted {id})  ")), "{by_key}");
     for by in ["org", "team", "user", "model"] {
         assert!(cli.ok(&["usage", "--by", by], "").await.contains("\n-  "), "{by}");
     }

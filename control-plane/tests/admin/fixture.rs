@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use sluicegate::admin::{self, Service};
 use sluicegate::credentials::{Keyring, Secret};
 use sluicegate::store::{Seeds, Store};
+use sluicegate::tls;
 use sluicegate_core::proto::policy::Snapshot;
 use sqlx::PgPool;
 use tower::Service as _;
@@ -69,6 +70,19 @@ impl Gate {
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(axum::serve(listener, self.router.clone()).into_future());
         url
+    }
+
+    /// The same over TLS, with a certificate of its own; returns its URL and whom to trust, PEM.
+    pub async fn served_with_tls(&self) -> (String, String) {
+        tls::install_provider();
+        let generated = tls::Generated::new(&["127.0.0.1"]).unwrap();
+        let config = tls::Transport::Tls(generated.identity).http().await.unwrap().unwrap();
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let url = format!("https://{}", socket.local_addr().unwrap());
+        let server = axum_server::from_tcp_rustls(socket, config).unwrap();
+        tokio::spawn(server.serve(self.router.clone().into_make_service()));
+        (url, generated.ca)
     }
 
     pub async fn call(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {

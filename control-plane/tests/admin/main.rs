@@ -12,6 +12,7 @@ mod fixture;
 
 mod apply;
 mod cli;
+mod cli_streams;
 mod keys;
 mod owners;
 mod policy;

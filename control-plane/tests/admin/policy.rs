@@ -168,7 +168,7 @@ async fn the_clusters_are_the_positions_with_their_endpoints() {
     gate.created("/v1/providers", local).await;
     let targets = json!([{"provider": "openai", "model": "x"}, {"provider": "local", "model": "x"}]);
     gate.created("/v1/models", json!({"name": "both", "targets": targets})).await;
-    let (revision, _, clusters) = gate.store.clusters().await.unwrap().unwrap();
+    let sluicegate::store::Reachable { revision, clusters, .. } = gate.store.reachable().await.unwrap().unwrap();
     assert_eq!(revision, gate.counters().await.policy.cast_unsigned());
     assert_eq!(clusters.len(), 3);
     let local = clusters.iter().find(|c| c.endpoint.name == "local").unwrap();

@@ -247,3 +247,104 @@ async fn usage_is_read_with_names_and_summed() {
         assert_eq!((&sums["items"][0]["what"], &sums["items"][0]["cost_nano"]), (&json!(what), &json!(150_000)));
     }
 }
+
+/// A sign makes no number: a noun may be named `+19`, and whoever deletes it means that one.
+#[tokio::test]
+async fn only_digits_are_an_id() {
+    let gate = Gate::stocked().await;
+    let acme = gate.get("/v1/orgs/acme").await["id"].as_i64().unwrap();
+    let user = gate.created("/v1/users", json!({"org": "acme", "name": "u"})).await["id"].as_i64().unwrap();
+    for (kind, id) in [("orgs", acme), ("groups", 1), ("users", user)] {
+        let name = format!("+{id}");
+        let body = if kind == "users" { json!({"org": "acme", "name": name}) } else { json!({"name": name}) };
+        let made = gate.created(&format!("/v1/{kind}"), body).await;
+        let path = format!("/v1/{kind}/%2B{id}");
+        assert_eq!(gate.get(&path).await["id"], made["id"], "{kind}");
+        let (status, _) = gate.call(Method::DELETE, &path, None).await;
+        assert_eq!(status, StatusCode::NO_CONTENT);
+        assert_eq!(gate.get(&format!("/v1/{kind}/{id}")).await["id"], id, "{kind}");
+        assert_eq!(gate.call(Method::DELETE, &path, None).await.0, StatusCode::NOT_FOUND, "{kind}");
+    }
+    gate.created("/v1/orgs", json!({"name": "-1"})).await;
+    assert_eq!(gate.get("/v1/orgs/-1").await["name"], "-1");
+    assert_eq!(gate.refused(Method::POST, "/v1/orgs", json!({"name": "7"})).await.1, "name");
+}
+
+#[tokio::test]
+async fn only_digits_are_the_id_of_a_token_or_of_a_query() {
+    let gate = Gate::stocked().await;
+    for kind in ["admin-tokens", "node-tokens"] {
+        let victim = gate.created(&format!("/v1/{kind}"), json!({"name": "victim"})).await["id"].as_i64().unwrap();
+        let path = format!("/v1/{kind}/%2B{victim}");
+        assert_eq!(gate.call(Method::DELETE, &path, None).await.0, StatusCode::NOT_FOUND, "{kind}");
+        gate.created(&format!("/v1/{kind}"), json!({"name": format!("+{victim}")})).await;
+        assert_eq!(gate.call(Method::DELETE, &path, None).await.0, StatusCode::NO_CONTENT, "{kind}");
+        let tokens = gate.get(&format!("/v1/{kind}")).await;
+        let victim = tokens["items"].as_array().unwrap().iter().find(|token| token["name"] == "victim").unwrap();
+        assert!(victim["revoked_at"].is_null(), "{victim}");
+    }
+    for (path, field) in [
+        ("/v1/usage?org=%2B1", "org"),
+        ("/v1/usage?team=-1", "team"),
+        ("/v1/usage?user=%201", "user"),
+        ("/v1/usage?key=+1", "key"),
+        ("/v1/usage?model=%2B1&by=day", "model"),
+        ("/v1/usage?limit=%2B1", "limit"),
+        ("/v1/keys?after=%2B1", "after"),
+        ("/v1/audit?after=-1", "after"),
+        ("/v1/envoys?limit=%2B1", "limit"),
+    ] {
+        let (status, answer) = gate.call(Method::GET, path, None).await;
+        assert_eq!(
+            (status, answer["error"]["field"].as_str()),
+            (StatusCode::UNPROCESSABLE_ENTITY, Some(field)),
+            "{path}"
+        );
+    }
+}
+
+/// Whatever refuses a request, it does so in the one shape.
+#[tokio::test]
+async fn a_path_that_is_no_text_is_refused_as_json() {
+    let gate = Gate::stocked().await;
+    let document = serde_json::to_value(sluicegate::admin::openapi()).unwrap();
+    let mut tried = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        if !path.contains('{') {
+            continue;
+        }
+        for method in item.as_object().unwrap().keys() {
+            let method: Method = method.to_uppercase().parse().unwrap();
+            let path = path.replace("{name}", "%ff").replace("{operation}", "%ff");
+            let (status, answer) = gate.call(method.clone(), &path, Some(json!({}))).await;
+            assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{method} {path}");
+            assert_eq!(answer["error"]["code"], "invalid", "{method} {path}: {answer}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 20, "{tried}");
+}
+
+#[tokio::test]
+async fn two_processes_under_one_node_id_are_named() {
+    let gate = Gate::stocked().await;
+    // A pair that lives side by side, one that was started again, and a pair that was long ago.
+    sqlx::query(
+        "insert into envoy (boot, node, group_id, first_seen, last_seen)
+         select boot, node, 1, now() - first * interval '1 second', now() - last * interval '1 second' from (values
+           (1, 'twin', 60, 1), (2, 'twin', 30, 4), (3, 'again', 60, 12), (4, 'again', 11, 1), (5, 'old', 90, 30), (6, 'old', 80, 20)
+         ) as x (boot, node, first, last)",
+    )
+    .execute(&gate.pool)
+    .await
+    .unwrap();
+    let envoys = gate.get("/v1/envoys").await;
+    let judged = |boot: &str| {
+        let envoy = envoys["items"].as_array().unwrap().iter().find(|envoy| envoy["boot"] == boot).unwrap();
+        (envoy["live"].as_bool().unwrap(), envoy["clash"].as_bool().unwrap())
+    };
+    assert_eq!(
+        ["1", "2", "3", "4", "5", "6"].map(judged),
+        [(true, true), (true, true), (true, false), (true, false), (false, false), (false, false)]
+    );
+}

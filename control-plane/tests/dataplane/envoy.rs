@@ -71,6 +71,7 @@ impl Control {
         let parts = Parts {
             store: store.clone(),
             publisher: Publisher::spawn(store.clone(), Arc::clone(&keyring)),
+            keyring: Arc::clone(&keyring),
             authenticator: Authenticator::new(store.clone(), Arc::clone(&keyring))
                 .with_memory(Duration::from_millis(100)),
             clusters: clusters.clone(),

@@ -11,6 +11,16 @@ pub enum Refusal {
     DisabledKey,
     /// Two different keys of ours in one request.
     TwoKeys,
+    /// A token (JWT) that Envoy did not verify, or that says too little.
+    InvalidToken {
+        reason: String,
+    },
+    /// Nothing can verify a token now: its issuer's keys cannot be fetched.
+    IssuerUnavailable,
+    /// The token is good, and its holder is nobody here.
+    IdentityNotAllowed {
+        reason: String,
+    },
     /// The key's org, team or user is blocked.
     OwnerBlocked {
         owner: &'static str,
@@ -58,11 +68,15 @@ pub enum Refusal {
     },
     /// The body stopped coming.
     UploadStalled,
+    /// The request itself is not HTTP: Envoy refused it in the middle of its body.
+    MalformedRequest,
+    /// As much is being decompressed, or kept of it, as one worker can bear.
+    GatewayBusy,
     /// No state yet, or too old to say that a key is unknown.
     NotReady,
     /// Known keys were served through an outage for as long as allowed.
     StateTooOld,
-    /// The filter entry lacks an option it cannot work without.
+    /// Envoy's configuration lacks something the filter cannot work without.
     Misconfigured {
         option: &'static str,
     },
@@ -92,6 +106,20 @@ impl Refusal {
         }
     }
 
+    /// For a reply to an admitted request that came without the adapter having seen an attempt; `details` are Envoy's
+    /// response code details.
+    pub fn unadapted(status: u32, details: &[u8]) -> Self {
+        let option = match details {
+            b"via_upstream" => "the adapter in the router's upstream_http_filters",
+            // The adapter's own word, from another VM.
+            b"filter_misconfigured" => "the same vm_id and code in both entries",
+            b"route_not_found" | b"direct_response" => "the route for admitted requests",
+            b"cluster_not_found" => "a cluster for this model's provider",
+            _ => return Self::from_envoy(status),
+        };
+        Self::Misconfigured { option }
+    }
+
     /// The HTTP status.
     pub fn status(&self) -> u32 {
         match self {
@@ -99,9 +127,15 @@ impl Refusal {
             | Self::InvalidJson { .. }
             | Self::InvalidField { .. }
             | Self::DuplicateField { .. }
-            | Self::BrokenEncoding { .. } => 400,
-            Self::MissingKey | Self::UnknownKey | Self::ExpiredKey | Self::DisabledKey => 401,
-            Self::OwnerBlocked { .. } | Self::NetworkNotAllowed | Self::ModelNotAllowed { .. } => 403,
+            | Self::BrokenEncoding { .. }
+            | Self::MalformedRequest => 400,
+            Self::MissingKey | Self::UnknownKey | Self::ExpiredKey | Self::DisabledKey | Self::InvalidToken { .. } => {
+                401
+            }
+            Self::OwnerBlocked { .. }
+            | Self::NetworkNotAllowed
+            | Self::ModelNotAllowed { .. }
+            | Self::IdentityNotAllowed { .. } => 403,
             Self::UnknownModel { .. } | Self::UnknownRoute { .. } => 404,
             Self::MethodNotAllowed { .. } => 405,
             Self::UploadStalled => 408,
@@ -112,6 +146,8 @@ impl Refusal {
             Self::ProviderRefusedCredential { .. } => 502,
             Self::NotReady
             | Self::StateTooOld
+            | Self::IssuerUnavailable
+            | Self::GatewayBusy
             | Self::Misconfigured { .. }
             | Self::CredentialUnavailable
             | Self::UpstreamUnavailable => 503,
@@ -127,6 +163,9 @@ impl Refusal {
             Self::ExpiredKey => "expired_api_key",
             Self::DisabledKey => "disabled_api_key",
             Self::TwoKeys => "two_api_keys",
+            Self::InvalidToken { .. } => "invalid_token",
+            Self::IssuerUnavailable => "issuer_unavailable",
+            Self::IdentityNotAllowed { .. } => "identity_not_allowed",
             Self::OwnerBlocked { .. } => "owner_blocked",
             Self::NetworkNotAllowed => "network_not_allowed",
             Self::ModelNotAllowed { .. } => "model_not_allowed",
@@ -141,6 +180,8 @@ impl Refusal {
             Self::UnsupportedEncoding { .. } => "unsupported_encoding",
             Self::BrokenEncoding { .. } => "broken_encoding",
             Self::UploadStalled => "upload_stalled",
+            Self::MalformedRequest => "malformed_request",
+            Self::GatewayBusy => "gateway_busy",
             Self::NotReady => "gateway_not_ready",
             Self::StateTooOld => "gateway_state_too_old",
             Self::Misconfigured { .. } => "filter_misconfigured",
@@ -165,7 +206,12 @@ impl Refusal {
     /// Seconds for `Retry-After`, where trying again can help.
     pub fn retry_after(&self) -> Option<u32> {
         match self {
-            Self::NotReady | Self::StateTooOld | Self::CredentialUnavailable | Self::UpstreamUnavailable => Some(2),
+            Self::NotReady
+            | Self::StateTooOld
+            | Self::IssuerUnavailable
+            | Self::GatewayBusy
+            | Self::CredentialUnavailable
+            | Self::UpstreamUnavailable => Some(2),
             _ => None,
         }
     }
@@ -183,6 +229,11 @@ impl Refusal {
             Self::ExpiredKey => "This Sluicegate key has expired. Ask your administrator to renew it.".into(),
             Self::DisabledKey => "This Sluicegate key is disabled. Ask your administrator to enable it.".into(),
             Self::TwoKeys => "This request carries two different Sluicegate keys. Send one.".into(),
+            Self::InvalidToken { reason } => format!("The token of this request is not accepted: {reason}."),
+            Self::IssuerUnavailable => {
+                "The keys of the token's issuer cannot be fetched, so it cannot be verified. Try again in a moment.".into()
+            }
+            Self::IdentityNotAllowed { reason } => format!("The holder of this token may not ask here: {reason}."),
             Self::OwnerBlocked { owner } => format!("The {owner} this key belongs to is blocked. Ask your administrator."),
             Self::NetworkNotAllowed => "This key may not be used from your network address.".into(),
             Self::ModelNotAllowed { model } => format!("This key may not use the model `{model}`."),
@@ -202,9 +253,11 @@ impl Refusal {
             }
             Self::BrokenEncoding { encoding } => format!("The request body is not valid {encoding}, or not all of it."),
             Self::UploadStalled => "The request body stopped coming before it was whole.".into(),
+            Self::MalformedRequest => "The request is not valid HTTP: its body is not framed as it says.".into(),
+            Self::GatewayBusy => "The gateway is busy with large compressed requests. Try again in a moment.".into(),
             Self::NotReady => "The gateway has no current state and cannot check this key. Try again in a moment.".into(),
             Self::StateTooOld => "The gateway has been without its control plane for too long. Try again later.".into(),
-            Self::Misconfigured { option } => format!("The gateway's filter is configured without `{option}`. Tell your administrator."),
+            Self::Misconfigured { option } => format!("The gateway is configured without {option}. Tell your administrator."),
             Self::CredentialUnavailable => {
                 "The gateway has no usable credential for the provider of this model. Tell your administrator.".into()
             }
@@ -215,5 +268,23 @@ impl Refusal {
             Self::UpstreamTimeout => "The provider of this model did not answer in time. Try again.".into(),
             Self::Internal { what } => format!("The gateway failed: {what}. Tell your administrator, with the request id."),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_without_an_attempt_tells_what_is_missing() {
+        let option = |details: &[u8]| match Refusal::unadapted(503, details) {
+            Refusal::Misconfigured { option } => Some(option),
+            _ => None,
+        };
+        assert!(option(b"via_upstream").is_some_and(|o| o.contains("upstream_http_filters")));
+        assert!(option(b"filter_misconfigured").is_some_and(|o| o.contains("vm_id")));
+        assert!(option(b"route_not_found").is_some_and(|o| o.contains("route")));
+        assert_eq!(Refusal::unadapted(503, b"no_healthy_upstream"), Refusal::UpstreamUnavailable);
+        assert_eq!(Refusal::unadapted(504, b"response_timeout"), Refusal::UpstreamTimeout);
     }
 }

@@ -7,7 +7,7 @@ pub fn parse<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
 
 /// A header map as the host serialised it.
 #[derive(Debug, Default)]
-pub struct Headers(pub(super) Vec<u8>);
+pub struct Headers(pub Vec<u8>);
 
 impl Headers {
     /// Of a reply.

@@ -1,7 +1,5 @@
 //! The policy that a VM works by: compiled on a tick from the store, or when a message brings it.
 
-use std::rc::Rc;
-
 use prost::Message as _;
 
 use sluicegate_core::policy::Policy;
@@ -71,7 +69,7 @@ impl InForce {
 
     fn install(&mut self, stamp: Stamp, policy: Policy, shared: &mut Shared) {
         self.stamp = stamp;
-        shared.policy = Some(Rc::new(policy));
+        shared.install(policy);
     }
 }
 

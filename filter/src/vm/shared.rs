@@ -1,22 +1,23 @@
 //! What all streams of one VM work with.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use sluicegate_core::exchange::credential::KeyHash;
 use sluicegate_core::exchange::log::Origin;
-use sluicegate_core::exchange::{Exchange, Mono, Ticket};
+use sluicegate_core::exchange::{Awaited, Exchange, Mono, Ticket, Waiting};
 use sluicegate_core::policy::{Limits, Policy};
-use sluicegate_core::state::{Boot, Head, Lookup, Reader, Stamp, Times};
+use sluicegate_core::refusal::Refusal;
+use sluicegate_core::state::{Head, Lookup, Reader, Stamp, Times};
 
 use crate::credentials::Credentials;
+use crate::decodings::Decodings;
 use crate::flow::Flow;
-use crate::host;
+use crate::host::{self, LogLevel};
 use crate::metrics::Metrics;
 use crate::store::HostStore;
+use crate::vm::Pauses;
 
-/// How long a request waits for the policy of a VM that has just begun.
-const POLICY_WAIT_NS: u64 = 1_000_000_000;
 /// Refusals without an owner that are booked each second; the others are only counted.
 const STRANGERS_PER_SECOND: u32 = 10;
 
@@ -30,18 +31,25 @@ pub struct Shared {
     pub credentials: Credentials,
     pub flow: Flow,
     pub metrics: Metrics,
-    /// Requests that wait for a policy, with their deadlines.
-    pub parked: VecDeque<(u32, u64)>,
+    /// Requests that wait for a policy, or for who asks.
+    pub waiting: Waiting,
+    pub decodings: Decodings,
     /// Control-plane time minus the monotonic clock, ns.
     pub clock: i64,
     /// Of the process; 0 until it is known.
     pub boot: u64,
+    /// A gate was configured in this VM; where not, the adapter is alone in it.
+    pub has_gate: bool,
+    pub gate_pauses: Pauses,
+    pub adapter_pauses: Pauses,
     /// Seen complete in this boot once; stays so.
     ready: bool,
     reader: Reader,
     seq: u64,
     random: u64,
     strangers: (u64, u32),
+    /// When it was last said in Envoy's log that it is misconfigured, in seconds.
+    complained: u64,
 }
 
 impl Shared {
@@ -54,14 +62,19 @@ impl Shared {
             credentials: Credentials::new(),
             flow: Flow::new(vm),
             metrics: Metrics::default(),
-            parked: VecDeque::new(),
+            waiting: Waiting::default(),
+            decodings: Decodings::default(),
             clock: 0,
             boot: 0,
+            has_gate: false,
+            gate_pauses: Pauses::of_gates(),
+            adapter_pauses: Pauses::of_adapters(),
             ready: false,
             reader: Reader::default(),
             seq: 0,
             random: host::random(),
             strangers: (0, 0),
+            complained: 0,
         }
     }
 
@@ -76,13 +89,8 @@ impl Shared {
         self.seq
     }
 
-    /// `None` in a process that has no boot yet: a record without it would be another one than that which Flow brings.
-    pub fn origin(&mut self, context: u32) -> Option<Origin> {
-        if self.boot == 0 {
-            // A fresh VM before its first tick.
-            self.boot = Boot::read(&HostStore).ok()??.id;
-        }
-        Some(Origin { boot: self.boot, vm: self.vm, context })
+    pub fn origin(&self, context: u32) -> Origin {
+        Origin { boot: self.boot, vm: self.vm, context }
     }
 
     pub fn lookup(&mut self, key: &KeyHash, now: Mono) -> Lookup {
@@ -117,8 +125,10 @@ impl Shared {
         self.ready
     }
 
-    pub fn park(&mut self, context: u32) {
-        self.parked.push_back((context, host::now().0.saturating_add(POLICY_WAIT_NS)));
+    /// From now on requests are decided by this one.
+    pub fn install(&mut self, policy: Policy) {
+        self.policy = Some(Rc::new(policy));
+        self.waiting.arrived(Awaited::Policy);
     }
 
     /// Uniform over `u64`; splitmix64, seeded by the host's randomness. Draws lists, keeps no secret.
@@ -127,6 +137,18 @@ impl Shared {
         let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// A client got a refusal. One that an administrator has to see is said in Envoy's log too, once a second.
+    pub fn refused(&mut self, refusal: &Refusal) {
+        self.metrics.refused(refusal);
+        let Refusal::Misconfigured { option } = refusal else { return };
+        let second = host::now().0 / 1_000_000_000;
+        if self.complained != second {
+            self.complained = second;
+            let code = refusal.code();
+            host::log(LogLevel::Error, &format!("sluicegate: {code}: Envoy is configured without {option}"));
+        }
     }
 
     /// Whether one more refusal without an owner is booked.

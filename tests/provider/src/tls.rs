@@ -31,6 +31,13 @@ impl TestCa {
         self.issuer.pem()
     }
 
+    /// A certificate for `names` and its private key, PEM.
+    pub fn identity(&self, names: &[&str]) -> Result<(String, String)> {
+        let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+        let key = KeyPair::generate()?;
+        Ok((CertificateParams::new(names)?.signed_by(&key, &self.issuer)?.pem(), key.serialize_pem()))
+    }
+
     /// A server configuration with a certificate for `names` (DNS names or IP addresses), offering h2 and http/1.1.
     pub fn server(&self, names: &[&str]) -> Result<Arc<rustls::ServerConfig>> {
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();

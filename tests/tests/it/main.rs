@@ -7,11 +7,16 @@
     reason = "a test panics to fail"
 )]
 
+mod attached;
 mod attacks;
 mod bad_policy;
+mod doctor;
+mod draining;
 mod encoded_requests;
 mod envoy_versions;
 mod harness;
+mod identities;
+mod k8s;
 mod keys;
 mod lists;
 mod odd_providers;
@@ -29,8 +34,12 @@ mod p28_no_credential_leaks;
 mod p29_outages;
 mod p31_traps;
 mod p32_big_bodies;
+mod p34_misconfigured;
+mod p42_scoped_groups;
+mod p44_admitted_once;
 mod refusals;
 mod refusals_of_state;
+mod replicas;
 mod sdk;
 mod shapes;
 mod tls_to_providers;

@@ -121,3 +121,18 @@ fn an_upload_that_stalls_is_told_so() {
         assert_eq!((row.status, row.refusal.as_deref()), (408, Some("upload_stalled")));
     });
 }
+
+/// Whoever asked for a reply would wait for ever, on a connection that speaks another protocol now.
+#[test]
+fn an_upgrade_that_nobody_asked_for() {
+    side_by_side(async {
+        let stack = Stack::shared().await;
+        for http in [Http::H1, Http::H2] {
+            let scene = stack.scene("switched").await;
+            scene.answer(Answer::raw(101, "text/plain", "").header("upgrade", "x").header("connection", "upgrade"));
+            let reply = scene.send(http, scene.chat_call(json!({}))).await.unwrap();
+            assert_eq!(reply.status, 503, "{http:?}");
+            assert_eq!(reply.json().await.unwrap()["error"]["code"], "upstream_unavailable");
+        }
+    });
+}

@@ -1,6 +1,8 @@
 //! A client that leaves, in the middle of a stream or of its own request, leaves exactly one record, flagged estimated,
 //! neither zero nor the full bill.
 
+use std::time::Duration;
+
 use scripted_provider::{Answer, Chat, Fate, Hold};
 use serde_json::json;
 use sluicegate_tests::stack::{OUTPUT_NANO, Stack};
@@ -84,5 +86,43 @@ fn in_the_middle_of_the_request() {
             assert_eq!(row.cost_nano.unwrap_or(0), 0, "nothing reached a provider");
         }
         assert!(stack.provider.requests().iter().all(|r| r.complete));
+    });
+}
+
+/// What was never on a connection is not billed, also where the client leaves before the attempt has failed.
+#[test]
+fn while_the_provider_is_being_connected_to() {
+    side_by_side(async {
+        let stack = Stack::shared().await;
+        let scene = stack.scene("p12-connecting").await;
+        // A queue for one connection, and two in it: the next SYN is not answered.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let full = socket.listen(0).unwrap();
+        let addr = full.local_addr().unwrap();
+        let mut queued = Vec::new();
+        while let Ok(Ok(connection)) =
+            tokio::time::timeout(Duration::from_millis(300), tokio::net::TcpStream::connect(addr)).await
+        {
+            queued.push(connection);
+        }
+        stack.admin.provider(&scene.tag, &format!("http://{addr}/v1"), None).await.unwrap();
+        let model = json!({"name": scene.tag, "targets": [{"provider": scene.tag, "model": "m"}]});
+        stack.admin.post("/v1/models", model).await.unwrap();
+        let price = json!({"provider": scene.tag, "model": "m", "input": "2.50", "output": "10.00"});
+        stack.admin.post("/v1/prices", price).await.unwrap();
+        let call = || scene.chat_call(json!({"model": scene.tag}));
+        sluicegate_tests::eventually("a client leaves an attempt", Duration::from_secs(30), || async {
+            let left = tokio::time::timeout(Duration::from_secs(1), scene.send(Http::H1, call())).await;
+            anyhow::ensure!(left.is_err(), "it was answered: the model is not known yet");
+            Ok(())
+        })
+        .await;
+        let row = sluicegate_tests::eventually("it is booked", Duration::from_secs(10), || async {
+            let rows = stack.ledger.of_key(scene.key.id).await?;
+            rows.into_iter().find(|row| row.ended != "refused").ok_or_else(|| anyhow::anyhow!("not yet"))
+        })
+        .await;
+        assert_eq!((row.source.as_str(), row.input, row.cost_nano), ("none", 0, Some(0)), "{row:?}");
     });
 }

@@ -6,7 +6,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt as _;
 use http::request::Parts;
-use http::{StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -74,6 +74,15 @@ fn message(error: &serde_json::Error) -> String {
     }
 }
 
+/// On every answer of the Admin API: by it a client knows that it speaks to a control plane, and to which.
+pub const VERSION_HEADER: &str = "x-sluicegate-version";
+
+/// Middleware: [`VERSION_HEADER`].
+pub(super) async fn with_version(mut response: Response) -> Response {
+    response.headers_mut().insert(VERSION_HEADER, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
+    response
+}
+
 const NUL: &str = "must not hold a NUL character: Postgres has none in text";
 
 /// Middleware: a URL whose path or query holds a NUL names nothing.
@@ -124,6 +133,23 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
                 let (field, message) = named.unwrap_or(("", message));
                 Err(Fault::new(field, message).into())
             }
+        }
+    }
+}
+
+/// The parameters of a URL's path. Axum's own refuses in plain text.
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(value)) => Ok(Self(value)),
+            Err(e) if e.status().is_client_error() => {
+                Err(Fault::new("", format!("the URL's path: {}", e.body_text())).into())
+            }
+            Err(e) => Err(Error::Internal(e.body_text())),
         }
     }
 }

@@ -13,6 +13,8 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 
+pub use extract::VERSION_HEADER;
+
 use super::{Error, Service, auth};
 use crate::store::SummaryBy;
 
@@ -55,4 +57,5 @@ pub(super) fn router(service: Shared) -> Router {
         // After the layer: the document is no secret.
         .route("/openapi.json", get(move || async move { Json(api) }))
         .with_state(service)
+        .layer(middleware::map_response(extract::with_version))
 }

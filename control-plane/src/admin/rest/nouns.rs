@@ -1,7 +1,7 @@
 //! The nouns: list, get, create, update, delete.
 
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -9,11 +9,11 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{Body, Query};
+use super::extract::{Body, Path, Query};
 use super::{Error, Shared};
 use crate::admin::auth::Actor;
 use crate::admin::{IssuedKey, Page, Problem};
-use crate::store::noun::{Credential, Group, Key, Model, Org, Price, Provider, Stored, Team, User};
+use crate::store::noun::{Credential, Group, Issuer, Key, Model, Org, Price, Provider, Stored, Team, User};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -23,8 +23,10 @@ type Result<T> = std::result::Result<T, Error>;
 #[into_params(parameter_in = Query)]
 pub(super) struct Paging {
     /// At most so many; 100 where absent, 1000 at most.
+    #[serde(default, deserialize_with = "crate::store::number::optional")]
     pub limit: Option<u32>,
     /// The `next` of the part before.
+    #[serde(default, deserialize_with = "crate::store::number::optional")]
     pub after: Option<i32>,
 }
 
@@ -119,6 +121,7 @@ noun_routes!(prices, Price, "/v1/prices", "/v1/prices/{name}");
 noun_routes!(orgs, Org, "/v1/orgs", "/v1/orgs/{name}");
 noun_routes!(teams, Team, "/v1/teams", "/v1/teams/{name}");
 noun_routes!(users, User, "/v1/users", "/v1/users/{name}");
+noun_routes!(issuers, Issuer, "/v1/issuers", "/v1/issuers/{name}");
 noun_routes!(groups, Group, "/v1/groups", "/v1/groups/{name}");
 noun_routes!(@common keys, Key, "/v1/keys", "/v1/keys/{name}", {
     /// The answer shows the secret, once.
@@ -207,5 +210,6 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .merge(user_blocks::routes())
         .merge(keys::routes())
         .routes(routes!(rotate_key))
+        .merge(issuers::routes())
         .merge(groups::routes())
 }

@@ -1,14 +1,14 @@
 //! The file, usage, Envoys, the audit log.
 
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
-use super::extract::{Body, Bytes, Query};
+use super::extract::{Body, Bytes, Path, Query};
 use super::{Error, Shared};
 use crate::admin::auth::Actor;
 use crate::admin::{ApplyOutcome, Diagnosis, Difference, Page, Problem};
@@ -102,8 +102,10 @@ async fn reconcile(State(service): State<Shared>, Bytes(log): Bytes) -> Result<J
 #[into_params(parameter_in = Query)]
 struct Newest {
     /// At most so many; 100 where absent, 1000 at most.
+    #[serde(default, deserialize_with = "crate::store::number::optional")]
     limit: Option<u32>,
     /// The `next` of the part before.
+    #[serde(default, deserialize_with = "crate::store::number::optional")]
     after: Option<i64>,
 }
 

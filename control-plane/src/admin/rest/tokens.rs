@@ -1,12 +1,12 @@
 //! Tokens of Envoys and of admins.
 
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::extract::{Body, Query};
+use super::extract::{Body, Path, Query};
 use super::nouns::Paging;
 use super::{Error, Shared};
 use crate::admin::auth::Actor;

@@ -17,7 +17,64 @@ pub struct Group {
     pub name: String,
     #[serde(default)]
     pub description: String,
+    /// Names of the orgs whose keys and users it serves. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub orgs: Option<Vec<String>>,
+    /// Names of the models it serves. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<Vec<String>>,
+    /// Names of the credentials it may hold; targets that are paid with others it does not know. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<Vec<String>>,
 }
+
+impl Group {
+    fn scope(&self) -> [Option<&Vec<String>>; 3] {
+        [self.orgs.as_ref(), self.models.as_ref(), self.credentials.as_ref()]
+    }
+
+    async fn write_scope(&self, write: &mut Write, id: i32) -> Result<(), WriteError> {
+        let orgs = ids(write.conn(), self.orgs.as_deref(), "orgs", "org", ORGS).await?;
+        let models = ids(write.conn(), self.models.as_deref(), "models", "model", MODELS).await?;
+        let credentials =
+            ids(write.conn(), self.credentials.as_deref(), "credentials", "credential", CREDENTIALS).await?;
+        sqlx::query("update envoy_group set orgs = $2, models = $3, credentials = $4 where id = $1")
+            .bind(id)
+            .bind(orgs)
+            .bind(models)
+            .bind(credentials)
+            .execute(write.conn())
+            .await?;
+        write.scope_changed(id);
+        Ok(())
+    }
+}
+
+const ORGS: &str =
+    "select x.id from unnest($1::text[]) with ordinality n (name, i) left join org x using (name) order by n.i";
+const MODELS: &str =
+    "select x.id from unnest($1::text[]) with ordinality n (name, i) left join model x using (name) order by n.i";
+const CREDENTIALS: &str =
+    "select x.id from unnest($1::text[]) with ordinality n (name, i) left join credential x using (name) order by n.i";
+
+/// The ids of what a list names; `None` stays `None`.
+async fn ids(
+    conn: &mut PgConnection,
+    names: Option<&[String]>,
+    field: &str,
+    kind: &str,
+    sql: &'static str,
+) -> Result<Option<Vec<i32>>, WriteError> {
+    let Some(names) = names else { return Ok(None) };
+    let found: Vec<Option<i32>> = sqlx::query_scalar(sql).bind(names).fetch_all(conn).await?;
+    let known = |(i, (id, name)): (usize, (Option<i32>, &String))| {
+        id.ok_or_else(|| Fault::new(format!("{field}[{i}]"), format!("no {kind} is named {name:?}")))
+    };
+    Ok(Some(found.into_iter().zip(names).enumerate().map(known).collect::<Result<_, _>>()?))
+}
+
+type Row =
+    (i32, String, String, Option<Vec<String>>, Option<Vec<String>>, Option<Vec<String>>, chrono::DateTime<chrono::Utc>);
 
 impl Noun for Group {
     const KIND: &'static str = "group";
@@ -30,7 +87,15 @@ impl Noun for Group {
 
     fn check(&self) -> Result<(), Fault> {
         check_name("name", &self.name, false)?;
-        check_length("description", &self.description, MAX_DESCRIPTION_BYTES)
+        check_length("description", &self.description, MAX_DESCRIPTION_BYTES)?;
+        for (field, names) in ["orgs", "models", "credentials"].into_iter().zip(self.scope()) {
+            let names = names.map(Vec::as_slice).unwrap_or_default();
+            let mut seen = std::collections::BTreeSet::new();
+            if let Some(i) = names.iter().position(|name| !seen.insert(name)) {
+                return Err(Fault::new(format!("{field}[{i}]"), "stands in this list already"));
+            }
+        }
+        Ok(())
     }
 
     async fn find(conn: &mut PgConnection, handle: &str) -> Result<Option<i32>, WriteError> {
@@ -38,32 +103,42 @@ impl Noun for Group {
     }
 
     async fn load(conn: &mut PgConnection, which: Which) -> sqlx::Result<Vec<Stored<Self>>> {
-        let rows: Vec<(i32, String, String, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(
-            "select id, name, description, created_at from envoy_group
-             where ($1::int is null or id = $1) and id > $2 order by id limit $3",
+        let rows: Vec<Row> = sqlx::query_as(
+            "select g.id, g.name, g.description,
+                    case when g.orgs is not null then array(
+                        select x.name from unnest(g.orgs) with ordinality u (id, i) join org x using (id) order by u.i) end,
+                    case when g.models is not null then array(
+                        select x.name from unnest(g.models) with ordinality u (id, i) join model x using (id) order by u.i) end,
+                    case when g.credentials is not null then array(
+                        select x.name from unnest(g.credentials) with ordinality u (id, i) join credential x using (id)
+                        order by u.i) end,
+                    g.created_at
+             from envoy_group g where ($1::int is null or g.id = $1) and g.id > $2 order by g.id limit $3",
         )
         .bind(which.id)
         .bind(which.after)
         .bind(which.limit)
         .fetch_all(conn)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|(id, name, description, created_at)| Stored {
-                id,
-                noun: Self { name, description },
-                facts: NoFacts {},
-                created_at,
-            })
-            .collect())
+        let stored = |(id, name, description, orgs, models, credentials, created_at): Row| Stored {
+            id,
+            noun: Self { name, description, orgs, models, credentials },
+            facts: NoFacts {},
+            created_at,
+        };
+        Ok(rows.into_iter().map(stored).collect())
     }
 
     async fn insert(&self, write: &mut Write) -> Result<i32, WriteError> {
-        Ok(sqlx::query_scalar("insert into envoy_group (name, description) values ($1, $2) returning id")
+        let id = sqlx::query_scalar("insert into envoy_group (name, description) values ($1, $2) returning id")
             .bind(&self.name)
             .bind(&self.description)
             .fetch_one(write.conn())
-            .await?)
+            .await?;
+        if self.scope() != [None; 3] {
+            self.write_scope(write, id).await?;
+        }
+        Ok(id)
     }
 
     async fn update(&self, write: &mut Write, id: i32, old: &Self) -> Result<(), WriteError> {
@@ -76,6 +151,9 @@ impl Noun for Group {
             .bind(&self.description)
             .execute(write.conn())
             .await?;
+        if self.scope() != old.scope() {
+            self.write_scope(write, id).await?;
+        }
         Ok(())
     }
 

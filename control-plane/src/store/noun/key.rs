@@ -9,12 +9,13 @@ use sqlx::PgConnection;
 use utoipa::ToSchema;
 
 use super::super::{Action, Fault, Write, WriteError, profile};
+use super::model::model_ids;
 use super::owner::{find_in_org, org_of, team_of};
 use super::{Noun, Stored, Which, check_name, fetch, hold};
 
 use network::Network;
 use secret::Fresh;
-pub(super) use secret::prefix;
+pub(in crate::store) use secret::prefix;
 
 /// What a client authenticates with: `sk-sg-<id>-<secret>`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -85,25 +86,10 @@ impl Key {
             }
             (user, team) = (Some(id), users_team);
         }
-        let models = self.model_ids(conn).await?;
+        let models = model_ids(conn, self.models.as_deref(), "models").await?;
         let networks: Vec<IpNet> = self.networks.iter().map(|network| network.0).collect();
         let profile = profile::intern(conn, &profile::encode(models.as_deref(), &networks)).await?;
         Ok(Resolved { org, team, user, models, profile })
-    }
-
-    async fn model_ids(&self, conn: &mut PgConnection) -> Result<Option<Vec<i32>>, WriteError> {
-        let Some(names) = &self.models else { return Ok(None) };
-        let ids: Vec<Option<i32>> = sqlx::query_scalar(
-            "select m.id from unnest($1::text[]) with ordinality as n (name, i) left join model m on m.name = n.name
-             order by n.i",
-        )
-        .bind(names)
-        .fetch_all(conn)
-        .await?;
-        let known = |(i, (id, name)): (usize, (Option<i32>, &String))| {
-            id.ok_or_else(|| Fault::new(format!("models[{i}]"), format!("no model is named {name:?}")))
-        };
-        Ok(Some(ids.into_iter().zip(names).enumerate().map(known).collect::<Result<_, _>>()?))
     }
 
     fn network_texts(&self) -> Vec<String> {

@@ -4,6 +4,7 @@
 
 mod credential;
 mod group;
+mod issuer;
 mod key;
 mod model;
 mod owner;
@@ -19,14 +20,17 @@ use serde_json::{Map, Value, json};
 use sqlx::PgConnection;
 use utoipa::ToSchema;
 
-use super::{Action, Fault, Store, Write, WriteError};
+use super::{Action, Fault, Store, Write, WriteError, number};
 
 pub(crate) use credential::context as credential_context;
 pub use credential::{CREDENTIAL_SLOTS, Credential, CredentialFacts};
 pub(super) use group::DEFAULT as DEFAULT_GROUP;
 pub use group::Group;
+pub use issuer::{ClaimPath, Grant, Issuer, OrgBy, Required, Roles};
+pub(super) use key::prefix;
 pub use key::{Key, KeyFacts};
 pub use model::{Model, Target};
+pub(super) use owner::org_of;
 pub use owner::{BlockFacts, Org, Team, User};
 pub use price::{Dollars, Price, Tier};
 pub use provider::{Dialect, Provider};
@@ -151,9 +155,9 @@ pub(super) async fn delete<T: Noun>(write: &mut Write, old: &Stored<T>) -> Resul
 
 /// One noun by its id or handle.
 pub(super) async fn fetch<T: Noun>(conn: &mut PgConnection, reference: &str) -> Result<Stored<T>, WriteError> {
-    let id = match reference.parse::<i32>() {
-        Ok(id) => Some(id),
-        Err(_) => T::find(conn, reference).await?,
+    let id = match number::id(reference) {
+        Some(id) => Some(id),
+        None => T::find(conn, reference).await?,
     };
     let not_found = || WriteError::NotFound { kind: T::KIND, name: reference.to_owned() };
     let found = T::load(conn, Which::one(id.ok_or_else(not_found)?)).await?;
@@ -258,6 +262,8 @@ pub(super) fn check_name(field: &str, name: &str, slash: bool) -> Result<(), Fau
         "is longer than 128 bytes"
     } else if name.chars().any(char::is_control) {
         "must not contain control characters"
+    } else if name.chars().any(is_invisible) {
+        "must not contain invisible characters, by which one name can look like another"
     } else if name.trim() != name {
         "must not begin or end with white space"
     } else if name.bytes().all(|b| b.is_ascii_digit()) {
@@ -270,6 +276,19 @@ pub(super) fn check_name(field: &str, name: &str, slash: bool) -> Result<(), Fau
         return Ok(());
     };
     Err(Fault::new(field, fault))
+}
+
+/// Whether a character shows nothing of itself, or turns the direction of what stands beside it.
+pub(crate) fn is_invisible(c: char) -> bool {
+    matches!(c,
+        // Soft hyphen, Arabic letter mark, Mongolian vowel separator.
+        '\u{ad}' | '\u{61c}' | '\u{180e}'
+        // Zero-width spaces and joiners, marks of direction; line and paragraph separators; embeddings and overrides.
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        // Word joiner, invisible operators, isolates, shapers; the byte order mark.
+        | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        // Interlinear annotation; tags.
+        | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// At most so many bytes.
@@ -297,4 +316,27 @@ async fn refer(
 ) -> Result<i32, WriteError> {
     let id: Option<i32> = sqlx::query_scalar(sql).bind(name).fetch_optional(conn).await?;
     id.ok_or_else(|| Fault::new(field, format!("no {kind} is named {name:?}")).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_shows_all_that_it_is() {
+        for good in ["acme", "+19", "-1", "a b", "Zürich", "東京", "עברית", "1a"] {
+            assert!(check_name("name", good, false).is_ok(), "{good:?}");
+        }
+        for invisible in [
+            "\u{202a}", "\u{202e}", "\u{2066}", "\u{2069}", "\u{200b}", "\u{200f}", "\u{2060}", "\u{feff}", "\u{ad}",
+            "\u{2028}",
+        ] {
+            for name in [format!("{invisible}acme"), format!("ac{invisible}me"), format!("acme{invisible}")] {
+                assert!(check_name("name", &name, false).is_err(), "{name:?}");
+            }
+        }
+        for bad in ["", "19", "0", " a", "a/b", "."] {
+            assert!(check_name("name", bad, false).is_err(), "{bad:?}");
+        }
+    }
 }

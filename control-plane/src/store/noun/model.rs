@@ -59,6 +59,26 @@ async fn resolve(conn: &mut PgConnection, i: usize, target: &Target) -> Result<(
     }
 }
 
+/// The ids of models by their names; `None` stays `None`.
+pub(super) async fn model_ids(
+    conn: &mut PgConnection,
+    names: Option<&[String]>,
+    field: &str,
+) -> Result<Option<Vec<i32>>, WriteError> {
+    let Some(names) = names else { return Ok(None) };
+    let ids: Vec<Option<i32>> = sqlx::query_scalar(
+        "select m.id from unnest($1::text[]) with ordinality as n (name, i) left join model m on m.name = n.name
+         order by n.i",
+    )
+    .bind(names)
+    .fetch_all(conn)
+    .await?;
+    let known = |(i, (id, name)): (usize, (Option<i32>, &String))| {
+        id.ok_or_else(|| Fault::new(format!("{field}[{i}]"), format!("no model is named {name:?}")))
+    };
+    Ok(Some(ids.into_iter().zip(names).enumerate().map(known).collect::<Result<_, _>>()?))
+}
+
 impl Model {
     async fn write_targets(&self, write: &mut Write, id: i32) -> Result<(), WriteError> {
         sqlx::query("delete from model_target where model_id = $1").bind(id).execute(write.conn()).await?;

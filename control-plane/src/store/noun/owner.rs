@@ -48,7 +48,7 @@ pub(super) async fn team_of(conn: &mut PgConnection, org: i32, name: &str) -> Re
     id.ok_or_else(|| Fault::new("team", format!("no team of this org is named {name:?}")).into())
 }
 
-pub(super) async fn org_of(conn: &mut PgConnection, name: &str) -> Result<i32, WriteError> {
+pub(in crate::store) async fn org_of(conn: &mut PgConnection, name: &str) -> Result<i32, WriteError> {
     refer(conn, ORG, "org", "org", name).await
 }
 
@@ -256,7 +256,11 @@ impl Noun for User {
                     .bind(team)
                     .fetch_all(write.conn())
                     .await?;
-            write.keys_changed(moved.iter().map(|hash| super::key::prefix(hash)));
+            let identities: Vec<Vec<u8>> = sqlx::query_scalar("select hash from identity where user_id = $1")
+                .bind(id)
+                .fetch_all(write.conn())
+                .await?;
+            write.keys_changed(moved.iter().chain(&identities).map(|hash| super::key::prefix(hash)));
         }
         Ok(())
     }

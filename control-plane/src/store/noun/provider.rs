@@ -51,6 +51,17 @@ impl Provider {
     }
 }
 
+/// Certificates to trust.
+pub(super) fn check_ca(pem: &str) -> Result<(), Fault> {
+    use rustls_pki_types::{CertificateDer, pem::PemObject as _};
+    check_length("ca", pem, MAX_CA_BYTES)?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    match certificates {
+        Ok(some) if !some.is_empty() => Ok(()),
+        Ok(_) | Err(_) => Err(Fault::new("ca", "holds no PEM certificate")),
+    }
+}
+
 #[derive(sqlx::FromRow)]
 struct Row {
     id: i32,
@@ -86,15 +97,7 @@ impl Noun for Provider {
     fn check(&self) -> Result<(), Fault> {
         check_token("name", &self.name, false)?;
         self.endpoint().map_err(|e| Fault::new("base_url", e.to_string()))?;
-        if let Some(pem) = &self.ca {
-            check_length("ca", pem, MAX_CA_BYTES)?;
-            use rustls_pki_types::{CertificateDer, pem::PemObject as _};
-            let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
-            if certificates.map_or(true, |c| c.is_empty()) {
-                return Err(Fault::new("ca", "holds no PEM certificate"));
-            }
-        }
-        Ok(())
+        self.ca.as_deref().map_or(Ok(()), check_ca)
     }
 
     async fn find(conn: &mut PgConnection, handle: &str) -> Result<Option<i32>, WriteError> {

@@ -37,10 +37,10 @@ struct OneToken;
 
 #[tonic::async_trait]
 impl Authenticate for OneToken {
-    async fn authenticate(&self, metadata: &tonic::metadata::MetadataMap) -> Result<(), Status> {
+    async fn authenticate(&self, metadata: &tonic::metadata::MetadataMap) -> Result<Lost, Status> {
         let given = metadata.get("authorization").and_then(|v| v.to_str().ok());
         (given == Some(&format!("Bearer {TOKEN}")))
-            .then_some(())
+            .then(|| -> Lost { Box::pin(std::future::pending()) })
             .ok_or_else(|| Status::unauthenticated("unknown token"))
     }
 }
@@ -88,6 +88,7 @@ async fn start() -> Running {
         access_log: directory.join("access.log").display().to_string(),
         wasm: WasmCode::Inline(wasm.into()),
         trusted_hops: 0,
+        tls: None,
     };
     let publisher = Publisher::new(&config);
     let ready = ClustersReady::default();
@@ -137,7 +138,7 @@ fn mixed(revision: u64) -> Topology {
         endpoint: Endpoint { host: host.to_owned(), port: 443, trust },
     };
     let mut topology = Topology { revision, ..Default::default() };
-    let own = Trust::Ca { provider: 9, pem };
+    let own = Trust::Ca { owner: "9".into(), pem };
     topology.add_list(&[at(1, "provider.invalid", Trust::PublicRoots), at(2, "127.0.0.1", Trust::Plaintext)]);
     topology.add_list(&[at(3, "localhost", own.clone()), at(4, "::1", own)]);
     topology

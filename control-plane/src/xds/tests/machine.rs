@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 
 fn resources(revision: u64, lists: &[&[u32]]) -> Arc<Resources> {
-    Arc::new(Resources::new(&topology(revision, lists), &listener_config()))
+    Arc::new(Resources::new(&listener_config()).with(&topology(revision, lists)))
 }
 
 fn ask(kind: Kind, version: &str, nonce: &str) -> Request {
@@ -11,7 +11,7 @@ fn ask(kind: Kind, version: &str, nonce: &str) -> Request {
 }
 
 fn version(resources: &Resources, kind: Kind) -> String {
-    resources.of(kind).version.clone()
+    resources.of(kind).unwrap().version.clone()
 }
 
 #[test]
@@ -78,10 +78,10 @@ fn a_reconnecting_envoy_is_sent_only_what_it_lacks() {
 #[test]
 fn secrets_are_sent_by_name_and_again_when_more_are_asked_for() {
     let mut with_ca = topology(1, &[&[1]]);
-    let trust = Trust::Ca { provider: 5, pem: "pem".into() };
+    let trust = Trust::Ca { owner: "5".into(), pem: "pem".into() };
     let endpoint = Endpoint { host: "p.invalid".into(), port: 443, trust };
     with_ca.add_list(&[Upstream { position: Position { backend: 2, credential: 0 }, endpoint }]);
-    let current = Arc::new(Resources::new(&with_ca, &listener_config()));
+    let current = Arc::new(Resources::new(&listener_config()).with(&with_ca));
     let mut machine = Machine::new(Arc::clone(&current));
     let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect();
     let roots = Request { names: names(&["sluicegate-public-roots"]), ..ask(Kind::Secret, "", "") };
@@ -97,4 +97,22 @@ fn secrets_are_sent_by_name_and_again_when_more_are_asked_for() {
     let mut reconnected = Machine::new(current);
     let (_, response) = reconnected.on_request(Request { nonce: String::new(), ..more });
     assert_eq!(response.unwrap().resources.len(), 2, "which of the names it has is not said");
+}
+
+/// A control plane that has just started does not know the clusters yet. An Envoy that was told of none would drop its own.
+#[test]
+fn nothing_is_said_of_clusters_before_they_are_known() {
+    let mut machine = Machine::new(Arc::new(Resources::new(&listener_config())));
+    let ask = |kind, version: &str, names: &[&str]| Request {
+        kind,
+        version: version.to_owned(),
+        nonce: String::new(),
+        names: names.iter().map(|n| (*n).to_owned()).collect(),
+        error: None,
+    };
+    assert_eq!(machine.on_request(ask(Kind::Cluster, "v-before", &[])).1, None);
+    assert_eq!(machine.on_request(ask(Kind::Extension, "", &["sluicegate-jwt"])).1, None);
+    assert!(machine.on_request(ask(Kind::Listener, "", &[])).1.is_some());
+    let sent = machine.on_snapshot(resources(7, &[&[1]]));
+    assert_eq!(sent.iter().map(|response| response.kind).collect::<Vec<_>>(), [Kind::Cluster, Kind::Extension]);
 }

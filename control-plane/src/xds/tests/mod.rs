@@ -28,27 +28,29 @@ fn listener_config() -> ListenerConfig {
         access_log: "/dev/null".to_owned(),
         wasm: WasmCode::File("/filter.wasm".to_owned()),
         trusted_hops: 0,
+        tls: None,
     }
 }
 
 #[test]
 fn versions_say_what_is_in_them() {
     let config = listener_config();
-    let one = Resources::new(&topology(1, &[&[1, 2]]), &config);
-    for again in [Resources::new(&topology(1, &[&[1, 2]]), &config), one.with(&topology(2, &[&[1, 2]]))] {
+    let bare = Resources::new(&config);
+    let one = bare.with(&topology(1, &[&[1, 2]]));
+    for again in [bare.with(&topology(1, &[&[1, 2]])), one.with(&topology(2, &[&[1, 2]]))] {
         Kind::ALL.iter().for_each(|kind| assert_eq!(one.of(*kind), again.of(*kind)));
     }
     let other = one.with(&topology(2, &[&[1, 3]]));
-    assert_ne!(one.of(Kind::Cluster).version, other.of(Kind::Cluster).version);
+    assert_ne!(one.of(Kind::Cluster).unwrap().version, other.of(Kind::Cluster).unwrap().version);
     assert_eq!(one.of(Kind::Listener), other.of(Kind::Listener), "policy never changes the listener");
 }
 
 #[test]
 fn one_cluster_per_position_and_per_list() {
-    let resources = Resources::new(&topology(1, &[&[1, 2], &[2, 1], &[2]]), &listener_config());
-    let clusters: Vec<_> = resources.of(Kind::Cluster).items.keys().cloned().collect();
+    let resources = Resources::new(&listener_config()).with(&topology(1, &[&[1, 2], &[2, 1], &[2]]));
+    let clusters: Vec<_> = resources.of(Kind::Cluster).unwrap().items.keys().cloned().collect();
     assert_eq!(clusters.len(), 2 + 3 + 1, "{clusters:?}");
-    assert_eq!(resources.of(Kind::Secret).items.keys().collect::<Vec<_>>(), ["sluicegate-public-roots"]);
+    assert_eq!(resources.of(Kind::Secret).unwrap().items.keys().collect::<Vec<_>>(), ["sluicegate-public-roots"]);
 }
 
 #[test]

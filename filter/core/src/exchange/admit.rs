@@ -1,10 +1,10 @@
 //! From a known key to an admitted request.
 
-use std::io::BufRead;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use super::coding::{Coding, CodingFault};
+use super::coding::{Coding, CodingFault, Decoder, Progress};
 use super::{Exchange, Head, Mono, Ticket, Turned, label};
 use crate::dialect::openai::{Operation, request};
 use crate::json::Scanner;
@@ -67,17 +67,18 @@ impl Identity {
     }
 }
 
-/// A request whose key is good and whose body is coming in.
+/// A request whose body is coming in.
 #[derive(Debug)]
 pub struct Reading {
     pub ticket: Ticket,
     operation: Operation,
     path: String,
-    profile: Rc<CompiledProfile>,
     private: Vec<String>,
     scanner: Scanner,
-    /// How the body comes, where it is not as it is.
-    coding: Option<Coding>,
+    /// What the body is to go through, where it does not come as it is.
+    decoder: Option<Box<Decoder>>,
+    /// How much of the body has gone into it.
+    fed: u64,
     /// Bytes that came.
     received: u64,
     /// Bytes of the body as it goes on: the same, but for a coding.
@@ -100,13 +101,7 @@ impl Reading {
     ///
     /// # Errors
     /// A body that is announced too large, or in a coding that is not known.
-    pub fn new(
-        ticket: Ticket,
-        head: Head,
-        operation: Operation,
-        profile: Rc<CompiledProfile>,
-        limit: u64,
-    ) -> Result<Self, Box<Turned>> {
+    pub fn new(ticket: Ticket, head: Head, operation: Operation, limit: u64) -> Result<Self, Box<Turned>> {
         let coding = match head.content_encoding {
             None => None,
             Some(encoding) => match Coding::named(&encoding) {
@@ -117,9 +112,10 @@ impl Reading {
         if head.content_length.is_some_and(|length| length > limit) {
             return Err(ticket.turned_away(Refusal::BodyTooLarge { limit: Some(limit) }));
         }
+        let decoder = coding.map(|coding| Box::new(Decoder::new(coding, limit)));
         let scanner = request::scanner(operation);
         let Head { path, private, .. } = head;
-        Ok(Self { ticket, operation, path, profile, private, scanner, coding, received: 0, body_bytes: 0, limit })
+        Ok(Self { ticket, operation, path, private, scanner, decoder, fed: 0, received: 0, body_bytes: 0, limit })
     }
 
     /// How many bytes have come so far.
@@ -136,29 +132,44 @@ impl Reading {
         if self.received > self.limit {
             return Err(Refusal::BodyTooLarge { limit: Some(self.limit) });
         }
-        match self.coding {
-            Some(_) => Ok(()),
-            None => self.scan(window),
-        }
+        if self.is_encoded() { Ok(()) } else { self.scan(window) }
     }
 
     /// Whether the body, now whole, has to go through [`Self::decode`] before admission.
     pub fn is_encoded(&self) -> bool {
-        self.coding.is_some()
+        self.decoder.is_some()
     }
 
-    /// Decodes the whole body, which then stands in its place.
+    /// One small step of decoding the whole body; at the end what it decodes to, which is to stand in its place. `piece` gives
+    /// the body's bytes from an offset on, at most so many.
     ///
     /// # Errors
     /// A body that decodes to too much, that is broken, or that is no JSON object.
-    pub fn decode(&mut self, body: impl BufRead) -> Result<Vec<u8>, Refusal> {
-        let Some(coding) = self.coding.take() else { return Ok(Vec::new()) };
-        let decoded = coding.decode(body, self.limit).map_err(|fault| match fault {
-            CodingFault::TooLarge => Refusal::BodyTooLarge { limit: Some(self.limit) },
+    pub fn decode(&mut self, mut piece: impl FnMut(u64, usize) -> Vec<u8>) -> Result<Option<Vec<u8>>, Refusal> {
+        let Some(mut decoder) = self.decoder.take() else { return Ok(Some(Vec::new())) };
+        let (coding, limit) = (decoder.coding(), self.limit);
+        let (decoded, mut fed) = (decoder.out().len(), self.fed);
+        let step = decoder.step(&mut |most| {
+            let bytes = piece(fed, most);
+            fed = fed.saturating_add(bytes.len() as u64);
+            bytes
+        });
+        self.fed = fed;
+        let progress = step.map_err(|fault| match fault {
+            CodingFault::TooLarge => Refusal::BodyTooLarge { limit: Some(limit) },
+            CodingFault::Window => {
+                Refusal::UnsupportedEncoding { encoding: "zstd with a window over 8 MiB".to_owned() }
+            }
             CodingFault::Broken => Refusal::BrokenEncoding { encoding: coding.name() },
         })?;
-        self.scan(&decoded)?;
-        Ok(decoded)
+        self.scan(decoder.out().get(decoded..).unwrap_or_default())?;
+        match progress {
+            Progress::Whole => Ok(Some(decoder.into_out())),
+            Progress::More => {
+                self.decoder = Some(decoder);
+                Ok(None)
+            }
+        }
     }
 
     fn scan(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
@@ -166,11 +177,16 @@ impl Reading {
         self.scanner.push(bytes).map_err(request::refusal)
     }
 
-    /// The body is whole: admits the request, or says why not.
+    /// The body is whole: admits the request of somebody who may do what `profile` says, or says why not.
     ///
     /// # Errors
-    /// Bad fields, a model that does not exist or that the key may not use.
-    pub fn admit(mut self, policy: &Rc<Policy>, moment: Moment) -> Result<Exchange, Box<Turned>> {
+    /// Bad fields, a model that does not exist or that may not be used.
+    pub fn admit(
+        mut self,
+        profile: &CompiledProfile,
+        policy: &Rc<Policy>,
+        moment: Moment,
+    ) -> Result<Exchange, Box<Turned>> {
         let fields = match self.scanner.finish().map_err(request::refusal).and_then(|s| request::read(&s)) {
             Ok(fields) => fields,
             Err(refusal) => return Err(self.ticket.turned_away(refusal)),
@@ -180,7 +196,7 @@ impl Reading {
         let Some(model) = policy.model(&fields.model) else {
             return Err(self.ticket.turned_away(Refusal::UnknownModel { model: requested }));
         };
-        if !self.profile.allows_model(model.id) {
+        if !profile.allows_model(model.id) {
             return Err(self.ticket.turned_away(Refusal::ModelNotAllowed { model: requested }));
         }
         let list = model.draw(moment.random);
@@ -200,5 +216,22 @@ impl Reading {
             attempts: Vec::new(),
             refusal: None,
         })
+    }
+}
+
+impl Exchange {
+    /// In an Envoy whose clusters are somebody else's, a list is its first position: goes there by the one of `clusters`
+    /// (theirs, by provider) that reaches its provider.
+    ///
+    /// # Errors
+    /// When none does.
+    pub fn attach(&mut self, clusters: &BTreeMap<String, String>) -> Result<(), Refusal> {
+        self.positions.truncate(1);
+        let backend = self.positions.first().and_then(|p| self.policy.backend(p.backend));
+        let Some(cluster) = backend.and_then(|backend| clusters.get(&backend.provider)) else {
+            return Err(Refusal::Misconfigured { option: "a cluster for this model's provider" });
+        };
+        self.cluster.clone_from(cluster);
+        Ok(())
     }
 }

@@ -154,6 +154,12 @@ impl Exchange {
             self.refusal = Some(refusal.clone());
             return ReplyBody::Refuse(refusal);
         }
+        if head.status == 101 {
+            // Nobody asked for another protocol: what follows would be no reply to anything.
+            attempt.reply = Reply::Error { whole: true };
+            self.refusal = Some(Refusal::UpstreamUnavailable);
+            return ReplyBody::Refuse(Refusal::UpstreamUnavailable);
+        }
         attempt.passed = true;
         if !(200..300).contains(&head.status) || head.end {
             attempt.reply = Reply::Error { whole: head.end };

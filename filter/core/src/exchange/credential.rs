@@ -29,7 +29,7 @@ pub const CARRIERS: &[&str] = &[
 
 /// SHA-256 of the whole key: all that is kept of it. The secret has 128 random bits, so the hash needs no salt, and
 /// comparing hashes gives no timing away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash(pub [u8; 32]);
 
 impl KeyHash {
@@ -90,6 +90,11 @@ impl Finder {
         self.different |= self.found.is_some_and(|found| found != hash);
         self.found = Some(hash);
     }
+}
+
+/// Whether an `authorization` header carries something of a JWT's shape: Envoy takes those out that it could verify.
+pub fn looks_like_token(value: &[u8]) -> bool {
+    bearer(value).is_some_and(|token| token.starts_with(b"eyJ") && memchr::memchr_iter(b'.', token).count() == 2)
 }
 
 fn bearer(value: &[u8]) -> Option<&[u8]> {

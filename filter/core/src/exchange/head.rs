@@ -1,6 +1,6 @@
 //! A request's headers, read once.
 
-use super::credential::{CARRIERS, Finder, KeyHash};
+use super::credential::{CARRIERS, Finder, KeyHash, looks_like_token};
 use crate::refusal::Refusal;
 
 /// How much of a client's session id and model name is kept.
@@ -15,6 +15,8 @@ pub struct Head {
     /// The path above differs from what came: it has to be written back before anything logs it.
     pub path_changed: bool,
     pub key: Result<KeyHash, Refusal>,
+    /// There is a token (JWT) in it that Envoy did not verify.
+    pub unverified_token: bool,
     pub content_length: Option<u64>,
     /// Of the body, other than `identity`.
     pub content_encoding: Option<String>,
@@ -23,6 +25,8 @@ pub struct Head {
     pub session: String,
     /// Headers that only we or Envoy may set: to be removed before the router reads them.
     pub forged: Vec<String>,
+    /// Those of [`CARRIERS`] that came.
+    pub carriers: Vec<&'static str>,
     /// Headers the client sent that a provider is not to see: removed in the first attempt.
     pub private: Vec<String>,
 }
@@ -41,11 +45,13 @@ impl Head {
             path: String::new(),
             path_changed: false,
             key: Err(Refusal::MissingKey),
+            unverified_token: false,
             content_length: None,
             content_encoding: None,
             upgrade: false,
             session: String::new(),
             forged: Vec::new(),
+            carriers: Vec::new(),
             private: Vec::new(),
         };
         let mut finder = Finder::default();
@@ -75,11 +81,15 @@ impl Head {
             b":method" => self.method = text(value),
             b":path" => self.path = text(value),
             b"content-length" => self.content_length = std::str::from_utf8(value).ok().and_then(|v| v.parse().ok()),
-            b"content-encoding" if !value.eq_ignore_ascii_case(b"identity") && !value.is_empty() => {
-                // Two headers are a list of two.
-                let before = self.content_encoding.take().map(|before| before + ", ").unwrap_or_default();
-                self.content_encoding = Some(before + &label(value));
+            b"content-encoding" => {
+                // Two headers are a list of two; `identity` in it is nothing.
+                let codings = value.split(|b| *b == b',').map(<[u8]>::trim_ascii);
+                for coding in codings.filter(|c| !c.is_empty() && !c.eq_ignore_ascii_case(b"identity")) {
+                    let before = self.content_encoding.take().map(|before| before + ", ").unwrap_or_default();
+                    self.content_encoding = Some(label((before + &label(coding)).as_bytes()));
+                }
             }
+            b"authorization" => self.unverified_token = looks_like_token(value),
             b"upgrade" => self.upgrade = true,
             // Extended CONNECT is HTTP/2's form of an upgrade.
             b":protocol" => self.upgrade = true,
@@ -89,12 +99,14 @@ impl Head {
     }
 
     fn sort_out(&mut self, name: &[u8], forwards: &impl Fn(&[u8]) -> bool) {
-        let is_carrier = CARRIERS.iter().any(|c| c.as_bytes() == name);
+        let carrier = CARRIERS.iter().find(|c| c.as_bytes() == name);
         if name.starts_with(b":") {
         } else if name.starts_with(b"x-sluicegate-") || (name.starts_with(b"x-envoy-") && name != b"x-envoy-internal") {
             self.forged.push(text(name));
-        } else if !is_carrier && !ENVOYS.contains(&name) && !forwards(name) {
-            // Carriers and Envoy's own are left to the route, which removes them natively.
+        } else if let Some(carrier) = carrier {
+            // Left to the route, which removes them natively, where the route is ours. So are Envoy's own.
+            self.carriers.push(carrier);
+        } else if !ENVOYS.contains(&name) && !forwards(name) {
             self.private.push(text(name));
         }
     }
@@ -141,6 +153,7 @@ mod tests {
         assert!(head.path_changed && head.key == Ok(KeyHash::of(b"sk-sg-a-b")));
         assert_eq!(head.content_length, Some(12));
         assert_eq!(head.forged, ["x-sluicegate-list", "x-envoy-max-retries"]);
+        assert_eq!(head.carriers, ["cookie"]);
         assert_eq!(head.private, ["content-length", "x-claude-code-session-id"]);
         assert_eq!(head.session, "s-1");
     }

@@ -121,7 +121,7 @@ pub struct Logged {
     pub origin: Origin,
     /// Whether the request ran to its end in the VM that admitted it; where not, the records are its plan.
     pub finished: bool,
-    /// What Envoy counted; `None` where the line is not in the format of a managed Envoy.
+    /// What Envoy counted; `None` where the log's format does not say it.
     pub counted: Option<Counted>,
     pub records: Vec<Record>,
 }
@@ -137,12 +137,14 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// The value follows `<status> <duration> <flags> <details> <received> <sent> <upstream sent> <upstream received>`.
+    /// The word before the value is `counted=<status>,<sent>,<received>`.
     fn before(line: &str) -> Option<Self> {
-        let mut fields = line.split_ascii_whitespace().rev();
-        let (upstream_received, upstream_sent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        let status = fields.nth(5)?.parse().ok()?;
-        Some(Self { status, upstream_sent, upstream_received })
+        let mut numbers = line.split_ascii_whitespace().next_back()?.strip_prefix("counted=")?.split(',');
+        Some(Self {
+            status: numbers.next()?.parse().ok()?,
+            upstream_sent: numbers.next()?.parse().ok()?,
+            upstream_received: numbers.next()?.parse().ok()?,
+        })
     }
 }
 
@@ -322,7 +324,9 @@ mod tests {
     #[test]
     fn a_value_survives_a_log_line() {
         let value = recorded(ORIGIN, &[record(), record()]);
-        let line = format!("2026-01-01T00:00:00Z POST /v1/chat/completions 200 9 - via_upstream 12 34 56 78 {value}\n");
+        let line = format!(
+            "2026-01-01T00:00:00Z POST /v1/chat/completions 200 9 - via_upstream 12 34 counted=200,56,78 {value}\n"
+        );
         let logged = find(&line).unwrap().unwrap();
         let counted = Some(Counted { status: 200, upstream_sent: 56, upstream_received: 78 });
         assert_eq!(logged, Logged { origin: ORIGIN, finished: true, counted, records: vec![record(), record()] });

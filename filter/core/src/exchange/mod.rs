@@ -4,6 +4,7 @@
 //! [`Exchange`] exists only for a request that was admitted.
 
 mod admit;
+mod asks;
 mod attempt;
 mod coding;
 pub mod credential;
@@ -14,13 +15,17 @@ mod outbox;
 #[cfg(test)]
 mod tests;
 mod ticket;
+pub mod token;
+mod waiting;
 
 pub use admit::{Identity, Moment, Reading};
+pub use asks::Asks;
 pub use attempt::{ReplyBody, ReplyHead, Upstream};
 pub use finish::Closing;
 pub use head::{Head, label};
 pub use outbox::Outbox;
 pub use ticket::{Mono, OperationId, Ticket, Turned};
+pub use waiting::{Awaited, Waiting};
 
 use std::rc::Rc;
 

@@ -69,16 +69,16 @@ fn head(headers: &[(&str, &str)]) -> Head {
     Head::read(all.map(|(n, v)| (n.as_bytes(), v.as_bytes())), |_| false)
 }
 
-fn reading(profile: Rc<CompiledProfile>) -> Reading {
+fn reading() -> Reading {
     let identity = Identity { org: 1, team: 2, user: 3, key: 4 };
     let ticket = Ticket { identity, route: "chat.completions", ..Ticket::new(9, 100, Mono(1_000_000)) };
-    Reading::new(ticket, head(&[]), Operation::ChatCompletions, profile, 1_000).unwrap()
+    Reading::new(ticket, head(&[]), Operation::ChatCompletions, 1_000).unwrap()
 }
 
 fn admit(body: &[u8]) -> Exchange {
-    let mut reading = reading(anything());
+    let mut reading = reading();
     reading.push(body).unwrap();
-    reading.admit(&policy(), Moment { now: Mono(2_000_000), now_ns: 77, random: 0 }).unwrap()
+    reading.admit(&anything(), &policy(), Moment { now: Mono(2_000_000), now_ns: 77, random: 0 }).unwrap()
 }
 
 fn first(exchange: &mut Exchange) {
@@ -274,10 +274,13 @@ fn a_plan_is_an_estimate_of_the_first_attempt() {
 
 #[test]
 fn admission_says_what_is_wrong() {
-    let refused = |body: &[u8], profile| {
-        let mut reading = reading(profile);
+    let refused = |body: &[u8], profile: Rc<CompiledProfile>| {
+        let mut reading = reading();
         let moment = Moment { now: Mono(0), now_ns: 0, random: 0 };
-        reading.push(body).err().or_else(|| reading.admit(&policy(), moment).err().map(|turned| turned.refusal))
+        reading
+            .push(body)
+            .err()
+            .or_else(|| reading.admit(&profile, &policy(), moment).err().map(|turned| turned.refusal))
     };
     let nothing = profile(crate::proto::dataplane::ProfileBody { models: vec![8], ..Default::default() });
     let code = |refusal: Option<Refusal>| refusal.map_or("admitted", |r| r.code());
@@ -293,10 +296,7 @@ fn admission_says_what_is_wrong() {
 #[test]
 fn headers_alone_can_be_enough_to_say_no() {
     let refused = |headers: &[(&str, &str)]| {
-        Reading::new(Ticket::default(), head(headers), Operation::ChatCompletions, anything(), 10)
-            .err()
-            .unwrap()
-            .refusal
+        Reading::new(Ticket::default(), head(headers), Operation::ChatCompletions, 10).err().unwrap().refusal
     };
     assert_eq!(refused(&[("content-length", "11")]), Refusal::BodyTooLarge { limit: Some(10) });
     assert_eq!(refused(&[("content-encoding", "br")]), Refusal::UnsupportedEncoding { encoding: "br".into() });
@@ -329,4 +329,15 @@ fn a_key_is_judged() {
     assert!(judge(known(0, false, office.clone()), Some("::ffff:10.1.2.3")).is_ok());
     assert_eq!(judge(known(0, false, office.clone()), Some("11.1.2.3")).unwrap_err(), outside);
     assert_eq!(judge(known(0, false, office), None).unwrap_err(), outside);
+}
+
+#[test]
+fn where_clusters_are_somebody_elses_a_list_is_its_first_position() {
+    let mut exchange = admit(CHAT);
+    let none = exchange.attach(&[("other".to_owned(), "theirs".to_owned())].into());
+    assert_eq!(none, Err(Refusal::Misconfigured { option: "a cluster for this model's provider" }));
+    exchange.attach(&[("openai".to_owned(), "theirs".to_owned())].into()).unwrap();
+    assert_eq!((exchange.cluster.as_str(), exchange.positions.len()), ("theirs", 1));
+    first(&mut exchange);
+    assert!(exchange.begin(Position { backend: 2, credential: 5 }, 0, Mono(4_000_000)).is_err(), "there is no next");
 }

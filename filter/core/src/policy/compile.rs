@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Backend, Dialect, Limits, List, Model, Policy, Position, names};
+use super::{Backend, Dialect, Limits, List, Model, Policy, Position, issuer, names};
 use crate::noun::Price;
 use crate::proto::policy as wire;
 
@@ -21,9 +21,9 @@ pub struct CompileError {
     pub message: String,
 }
 
-type Result<T> = std::result::Result<T, CompileError>;
+pub(super) type Result<T> = std::result::Result<T, CompileError>;
 
-fn refuse<T>(field: impl Into<String>, message: impl Into<String>) -> Result<T> {
+pub(super) fn refuse<T>(field: impl Into<String>, message: impl Into<String>) -> Result<T> {
     Err(CompileError { field: field.into(), message: message.into() })
 }
 
@@ -61,12 +61,13 @@ impl Policy {
             },
             models,
             backends,
+            issuers: issuer::compile(&snapshot.issuers)?,
         })
     }
 }
 
 /// What can be a key: an id, where 0 means nothing, or a name.
-trait Handle: Eq + std::hash::Hash + std::fmt::Debug + Copy {
+pub(super) trait Handle: Eq + std::hash::Hash + std::fmt::Debug + Copy {
     const FIELD: &'static str;
     fn fault(self) -> Option<String>;
 }
@@ -94,7 +95,7 @@ impl Handle for &str {
 }
 
 /// Indexes `items` by a handle that each must have for itself.
-fn unique<'a, T, H: Handle>(
+pub(super) fn unique<'a, T, H: Handle>(
     list: &str,
     items: &'a [T],
     handle: impl Fn(&'a T) -> H,

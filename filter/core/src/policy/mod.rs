@@ -1,11 +1,13 @@
 //! The compiled rules one Envoy works by.
 
 mod compile;
+mod issuer;
 pub mod names;
 
 use std::collections::HashMap;
 
 pub use compile::{CompileError, FEATURES, SNAPSHOT_VERSION};
+pub use issuer::{Claim, Issuer};
 
 use crate::noun::Price;
 
@@ -16,6 +18,8 @@ pub struct Policy {
     pub limits: Limits,
     models: HashMap<String, Model>,
     backends: HashMap<u32, Backend>,
+    /// By the `iss` claim.
+    issuers: HashMap<String, Issuer>,
 }
 
 /// Bounds that hold for every request.
@@ -93,6 +97,16 @@ impl Policy {
 
     pub fn backend(&self, id: u32) -> Option<&Backend> {
         self.backends.get(&id)
+    }
+
+    /// By the `iss` claim of its tokens.
+    pub fn issuer(&self, iss: &str) -> Option<&Issuer> {
+        self.issuers.get(iss)
+    }
+
+    /// In no particular order.
+    pub fn issuers(&self) -> impl Iterator<Item = &Issuer> {
+        self.issuers.values()
     }
 }
 

@@ -49,6 +49,11 @@ pub const FILTER_STATE_NAME: &str = "sluicegate";
 pub const REQUEST_ID_HEADER: &str = "x-sluicegate-request-id";
 /// What the value of [`FILTER_STATE`] starts with from admission on; the admitted route matches it.
 pub const ADMITTED: &str = "ADMITTED";
+/// What the value is for a stream of somebody else's, which the adapter lets pass as it is.
+pub const PASSED: &str = "PASSED";
+/// In an Envoy that is not managed, the path of an admitted request until the adapter writes the provider's: without an
+/// adapter it asks a provider for nothing that exists.
+pub const UNADAPTED_PATH: &str = "/sluicegate/unadapted";
 /// Where a position cluster's host metadata says which position it is: a string, see [`position_text`].
 pub const META_NAMESPACE: &str = "sluicegate";
 pub const META_POSITION: &str = "position";
@@ -56,6 +61,16 @@ pub const META_POSITION: &str = "position";
 pub const GATE: &str = "sluicegate-gate";
 pub const ADAPTER: &str = "sluicegate-adapter";
 pub const VM_ID: &str = "sluicegate";
+/// Envoy's filter that verifies tokens, which is the namespace of what it leaves in dynamic metadata; and under which names
+/// it leaves a good token's payload.
+pub const JWT_FILTER: &str = "envoy.filters.http.jwt_authn";
+pub const JWT_PAYLOAD: &str = "sluicegate";
+
+/// Under which name it leaves what was wrong with a token, as this issuer would have it. Each is tried.
+pub fn jwt_failure(issuer: u32) -> String {
+    format!("sluicegate_failure_{issuer}")
+}
+
 /// The cluster of the control plane in the Envoy's bootstrap.
 pub const CONTROL_PLANE_CLUSTER: &str = "sluicegate-control-plane";
 /// Environment variable with the key under which credentials are sealed for this Envoy: 64 hex digits.

@@ -93,15 +93,21 @@ impl Session {
             M::Keys(keys) => apply_keys(store, sizes, &keys),
             M::ResyncEnd(end) => apply_end(store, &end, now),
             M::Blocked(part) => self.apply_blocked(store, part),
-            M::Profiles(profiles) => {
-                for p in &profiles.profiles {
-                    profile::apply(store, sizes.profiles, profiles.era, p.id, &p.body)?;
-                }
-                Ok(None)
-            }
+            M::Profiles(profiles) => apply_profiles(store, sizes, &profiles).map(|()| None),
             M::Credential(c) => apply_credential(store, sizes, &c),
             M::Policy(part) => Ok(self.gather_policy(part, sizes)),
         }
+    }
+
+    /// Applies what an answer on Flow brings, as if Sync had brought it: it loses to what is newer, and moves no mark.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn apply_found<S: SharedData>(store: &S, sizes: Sizes, found: wire::Found) -> Result<(), StoreFault> {
+        let wire::Found { era, profiles, bucket } = found;
+        apply_profiles(store, sizes, &wire::Profiles { era, profiles })?;
+        // A bucket that is none is the answer's fault, not this boot's: the identity stays unknown.
+        apply_keys(store, sizes, &wire::Keys { era, buckets: bucket.into_iter().collect() }).map(drop)
     }
 
     /// The policy compiles: writes it for VMs to come, and lets the present ones know.
@@ -224,6 +230,13 @@ fn confirm<S: SharedData>(
         head.clock = now_unix_ns.saturating_sub(i64::try_from(now.mono).unwrap_or(i64::MAX));
         also(head);
     })
+}
+
+fn apply_profiles<S: SharedData>(store: &S, sizes: Sizes, profiles: &wire::Profiles) -> Result<(), StoreFault> {
+    for p in &profiles.profiles {
+        profile::apply(store, sizes.profiles, profiles.era, p.id, &p.body)?;
+    }
+    Ok(())
 }
 
 fn apply_keys<S: SharedData>(store: &S, sizes: Sizes, keys: &wire::Keys) -> Result<Option<Effect>, StoreFault> {

@@ -6,7 +6,7 @@ use crate::credentials::{Secret, random};
 use crate::store::{Fault, WriteError};
 
 /// The first four bytes of a hash, as they are: by it Envoys' key buckets are cut.
-pub(in crate::store::noun) fn prefix(hash: &[u8]) -> i32 {
+pub(in crate::store) fn prefix(hash: &[u8]) -> i32 {
     hash.first_chunk::<4>().map_or(0, |first| i32::from_be_bytes(*first))
 }
 
