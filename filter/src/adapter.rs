@@ -9,6 +9,7 @@ use sluicegate_core::policy::{Position, names};
 use sluicegate_core::refusal::Refusal;
 
 use crate::attached;
+use crate::fault::{self, Place};
 use crate::host::{self, Buffer, Map};
 use crate::reply::LocalReply;
 use crate::vm::{Action, Shared};
@@ -36,6 +37,7 @@ impl Adapter {
     }
 
     pub fn request_headers(&mut self, shared: &mut Shared) -> Action {
+        fault::at(Place::AdapterHeaders);
         match self.begin(shared) {
             Ok(()) if self.probing => Action::Pause,
             Ok(()) => Action::Continue,
@@ -92,6 +94,7 @@ impl Adapter {
 
     /// The body arrives whole, but for a first callback without its end.
     pub fn request_body(&mut self, size: usize, end: bool, shared: &mut Shared) -> Action {
+        fault::at(Place::AdapterBody);
         self.body_came(shared);
         let Some(edits) = self.edits.take() else { return Action::Continue };
         let prefix = edits.prefix_len();
@@ -131,6 +134,7 @@ impl Adapter {
     }
 
     pub fn response_headers(&mut self, end: bool, shared: &mut Shared) -> Action {
+        fault::at(Place::ResponseHeaders);
         let Some(exchange) = self.exchange(shared) else { return Action::Continue };
         let Ok(headers) = host::headers(Map::ResponseHeaders) else { return Action::Continue };
         let mut head = ReplyHead { status: 0, content_type: b"", content_length: None, encoded: false, end };
@@ -172,6 +176,7 @@ impl Adapter {
 
     /// While a reply is held `size` counts all of it, otherwise what is new.
     pub fn response_body(&mut self, size: usize, end: bool, shared: &mut Shared) -> Action {
+        fault::at(Place::ResponseBody);
         let held = self.held;
         let Some(exchange) = self.exchange(shared) else { return Action::Continue };
         let from = held.unwrap_or(0);

@@ -15,6 +15,7 @@ use sluicegate_core::state::CompiledProfile;
 
 use crate::attached;
 use crate::body;
+use crate::fault::{self, Place};
 use crate::host::{self, Map};
 use crate::reply::LocalReply;
 use crate::vm::{Action, Shared};
@@ -72,6 +73,7 @@ impl Gate {
 
     /// `size` counts all that is buffered: while a request is paused the host keeps what came before.
     pub fn request_body(&mut self, context: u32, size: usize, end: bool, shared: &mut Shared) -> Action {
+        fault::at(Place::RequestBody);
         match std::mem::take(&mut self.stage) {
             Stage::Reading(Request { caller, wants: Wants::Exchange(reading) }) => {
                 shared.gate_pauses.works();
@@ -228,6 +230,7 @@ impl Gate {
         {
             return self.turn_away(Turned { refusal, ticket: exchange.ticket }, shared);
         }
+        fault::at(Place::Admit);
         let plan = log::admitted(shared.origin(context), &exchange.plan());
         if mark(&plan, &exchange.cluster, exchange.positions.len()).is_err() {
             let refusal = Refusal::Internal { what: "the request could not be marked as admitted" };
@@ -306,6 +309,7 @@ impl Gate {
 
     /// The request is over, however it ended.
     pub fn log(&mut self, context: u32, shared: &mut Shared) {
+        fault::at(Place::Log);
         let now = host::now();
         let records = match std::mem::take(&mut self.stage) {
             Stage::Admitted => {

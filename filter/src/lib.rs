@@ -11,6 +11,7 @@ mod body;
 mod count;
 mod credentials;
 mod decodings;
+mod fault;
 mod flow;
 mod gate;
 mod host;

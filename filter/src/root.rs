@@ -15,6 +15,7 @@ use sluicegate_core::state::session::Identity;
 use sluicegate_core::state::subscriber::{Candidate, Held};
 use sluicegate_core::state::{Boot, Effect, Head, Session, Stamp, StoreFault, Times, seat};
 
+use crate::fault::{self, Place};
 use crate::host::{self, Buffer, LogLevel};
 use crate::link::Link;
 use crate::store::HostStore;
@@ -83,6 +84,7 @@ impl Root {
         if config.role != Role::Gate {
             return;
         }
+        fault::at(Place::Tick);
         let now = Times { mono: host::now().0, wall: host::wall_clock() };
         if self.works.is_some_and(|w| w == context) && self.driver.is_some_and(|(d, _)| d != context) {
             // A newer root drives: it opens streams of its own.
@@ -166,6 +168,7 @@ impl Root {
     }
 
     pub fn message(&mut self, token: u32, size: usize, shared: &mut Shared) {
+        fault::at(Place::GrpcMessage);
         let now = Times { mono: host::now().0, wall: host::wall_clock() };
         let bytes = host::buffer(Buffer::GrpcMessage, 0, size).unwrap_or_default();
         if shared.flow.owns(token) {

@@ -102,18 +102,24 @@ impl Vm {
         if let Some(Plugin::Configured(config, _)) = self.roots.get(&context) {
             self.root.tick(context, config, &mut self.shared);
         }
-        self.decode(context);
-        self.unpark(context);
+        let left = self.decode(context, self.resumed_at_once());
+        self.unpark(context, left);
         self.watch(context);
         #[cfg(feature = "count")]
         crate::count::tally::publish("ticks");
     }
 
-    /// Resumes requests that waited: at most 32 in one callback, because more overflow the VM's stack, and each once. The
-    /// others follow on a tick soon.
-    fn unpark(&mut self, root: u32) {
+    /// Resumes of one callback run nested: many overflow the VM's stack. The first one through makes Envoy load the adapter
+    /// into a fresh VM; a second one that came there meanwhile would find it half loaded, and be answered 503 or crash Envoy.
+    fn resumed_at_once(&self) -> usize {
+        let is_adapter = |plugin: &Plugin| matches!(plugin, Plugin::Configured(c, _) if c.role == Role::Adapter);
+        if self.roots.values().any(is_adapter) { RESUMED_AT_ONCE } else { 1 }
+    }
+
+    /// Resumes requests that waited, at most so many, and each once. The others follow on a tick soon.
+    fn unpark(&mut self, root: u32, at_once: usize) {
         let now = host::now();
-        for _ in 0..RESUMED_AT_ONCE {
+        for _ in 0..at_once {
             let Some(context) = self.shared.waiting.next(now) else { break };
             self.with_gate(root, context, |gate, shared| gate.unpark(context, shared));
         }
@@ -121,16 +127,17 @@ impl Vm {
         self.shared.flow.pace(root, more);
     }
 
-    /// Works on compressed bodies for a moment, one after the other.
-    fn decode(&mut self, root: u32) {
+    /// Works on compressed bodies for a moment, one after the other, at most on so many. Returns how many are left of them.
+    fn decode(&mut self, root: u32, at_once: usize) -> usize {
         let until = host::now().0.saturating_add(SLICE_NS);
-        for _ in 0..RESUMED_AT_ONCE {
-            let Some(context) = self.shared.decodings.first() else { return };
+        for left in (0..at_once).rev() {
+            let Some(context) = self.shared.decodings.first() else { return left + 1 };
             self.with_gate(root, context, |gate, shared| gate.decode_on(context, until, shared));
             if host::now().0 >= until {
-                return;
+                return left;
             }
         }
+        0
     }
 
     /// Does something for a paused request from a root's callback, and resumes it if that says so.
@@ -219,7 +226,7 @@ impl Vm {
     pub fn grpc_message(&mut self, root: u32, token: u32, size: usize) {
         self.root.message(token, size, &mut self.shared);
         if self.shared.waiting.has_due() {
-            self.unpark(root);
+            self.unpark(root, self.resumed_at_once());
         }
     }
 

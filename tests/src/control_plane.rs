@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -84,20 +85,28 @@ impl ControlPlane {
 
     /// Runs a command of the CLI against this control plane and returns what it prints.
     pub async fn cli(&self, args: &[&str]) -> anyhow::Result<String> {
-        let output = self.cli_output(args).await?;
+        self.cli_fed(args, Stdio::null()).await
+    }
+
+    /// The same with this standard input.
+    pub async fn cli_fed(&self, args: &[&str], input: impl Into<Stdio>) -> anyhow::Result<String> {
+        let output = self.command(args).stdin(input).output().await?;
         ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8(output.stdout)?)
     }
 
     /// The same for a command that may fail.
     pub async fn cli_output(&self, args: &[&str]) -> anyhow::Result<std::process::Output> {
-        let output = tokio::process::Command::new(tools::built("sluicegate"))
+        Ok(self.command(args).output().await?)
+    }
+
+    fn command(&self, args: &[&str]) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(tools::built("sluicegate"));
+        command
             .args(args)
             .envs([("SLUICEGATE_ADMIN_TOKEN", ADMIN_TOKEN), ("DATABASE_URL", &self.database.url)])
-            .env("SLUICEGATE_URL", format!("http://{}", self.http))
-            .output()
-            .await?;
-        Ok(output)
+            .env("SLUICEGATE_URL", format!("http://{}", self.http));
+        command
     }
 }
 

@@ -19,16 +19,31 @@ pub fn envoy() -> PathBuf {
     existing(root().join("envoy/_bin/envoy"))
 }
 
-/// Another Envoy of the supported ones, `None` where it was not fetched.
-pub fn envoy_version(version: &str) -> Option<PathBuf> {
-    Some(root().join(format!("envoy-{version}/envoy/_bin/envoy"))).filter(|p| p.exists())
+/// An older Envoy of the supported ones.
+pub fn older_envoy(version: &str) -> PathBuf {
+    existing(root().join(format!("envoy-{version}/envoy/_bin/envoy")))
 }
 
 /// A program of this workspace; it lies beside the test binary's folder.
 pub fn built(program: &str) -> PathBuf {
+    existing(profile().join(program))
+}
+
+/// The filter as it is shipped.
+pub fn filter() -> PathBuf {
+    existing(profile().with_file_name(FILTER))
+}
+
+/// The filter that traps where a request asks for it.
+pub fn fault_filter() -> PathBuf {
+    existing(profile().with_file_name("fault").join(FILTER))
+}
+
+const FILTER: &str = "wasm32-wasip1/wasm/sluicegate_filter.wasm";
+
+fn profile() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this program");
-    let profile = test.parent().and_then(Path::parent).expect("target/<profile>/deps/<test>");
-    existing(profile.join(program))
+    test.parent().and_then(Path::parent).expect("target/<profile>/deps/<test>").to_owned()
 }
 
 fn existing(path: PathBuf) -> PathBuf {

@@ -294,6 +294,7 @@ impl Service {
     /// [`Error::Unavailable`].
     pub async fn reconcile(&self, log: &str) -> Result<Difference> {
         let mut read = reconcile::read(log);
+        reconcile::price(&self.store, &mut read.records).await?;
         let reconciled = self.store.reconcile_records(std::mem::take(&mut read.records)).await?;
         Ok(read.difference(reconciled))
     }

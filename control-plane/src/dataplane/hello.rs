@@ -45,6 +45,12 @@ fn check(hello: &Hello) -> Result<(), Status> {
     match version(&hello.envoy_version) {
         Some(version) if version < OLDEST_ENVOY => {
             let [major, minor, patch] = OLDEST_ENVOY;
+            tracing::error!(
+                node = hello.node,
+                version = hello.envoy_version,
+                oldest = format!("{major}.{minor}.{patch}"),
+                "an Envoy is too old and is refused: it crashes under this filter"
+            );
             Err(Status::failed_precondition(format!(
                 "Envoy {} is too old: {major}.{minor}.{patch} or newer",
                 hello.envoy_version

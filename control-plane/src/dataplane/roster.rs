@@ -78,10 +78,30 @@ async fn write(store: Store, pending: Weak<Mutex<Pending>>) {
     }
 }
 
+/// A VM of an Envoy's filter died since that Envoy's last word. Its place is taken at once; that it happens is a fault.
+fn alarm(report: &EnvoyReport, before: u32) {
+    let traps = report.standing.traps;
+    let more = traps.saturating_sub(before);
+    if more > 0 {
+        metrics::counter!("sluicegate_envoy_traps_total").increment(more.into());
+        tracing::error!(
+            node = report.node,
+            boot = report.boot,
+            envoy = report.envoy_version,
+            filter = report.filter_version,
+            traps,
+            "a VM of an Envoy's filter trapped: its streams are broken, its records are in the access log (reconcile)"
+        );
+    }
+}
+
 async fn flush(store: &Store, batch: &Pending) -> Result<(), StoreError> {
     let reports: Vec<_> = batch.reports.values().cloned().collect();
     if !reports.is_empty() {
-        store.note_envoys(&reports).await?;
+        let before = store.note_envoys(&reports).await?;
+        for report in &reports {
+            alarm(report, before.get(&report.boot).copied().unwrap_or(0));
+        }
     }
     for verdict in batch.verdicts.values() {
         store.note_verdict(verdict).await?;

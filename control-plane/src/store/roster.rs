@@ -1,5 +1,7 @@
 //! Envoy processes seen: what each has in force, and the policy it refused last.
 
+use std::collections::HashMap;
+
 use sluicegate_core::proto::dataplane::Standing;
 use sqlx::types::Json;
 
@@ -26,16 +28,19 @@ pub struct Verdict {
 }
 
 impl Store {
-    /// Writes `reports`, at most one per boot, in one statement.
+    /// Writes `reports`, at most one per boot, in one statement. Returns how many traps each known boot had told of before.
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn note_envoys(&self, reports: &[EnvoyReport]) -> Result<(), StoreError> {
+    pub async fn note_envoys(&self, reports: &[EnvoyReport]) -> Result<HashMap<u64, u32>, StoreError> {
         let all = |number: fn(&Standing) -> u64| -> Vec<i64> {
             reports.iter().map(|r| number(&r.standing).cast_signed()).collect()
         };
-        sqlx::query(
-            "insert into envoy (boot, node, group_id, filter_version, envoy_version, ready, policy_revision, key_revision,
+        let before: Vec<(i64, i64)> = sqlx::query_as(
+            "with before as (
+               select boot, coalesce((standing->>'traps')::bigint, 0) as traps from envoy where boot = any($1::bigint[])),
+             written as (
+             insert into envoy (boot, node, group_id, filter_version, envoy_version, ready, policy_revision, key_revision,
                blocked_revision, standing)
              select * from unnest($1::bigint[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::boolean[],
                $7::bigint[], $8::bigint[], $9::bigint[], $10::jsonb[])
@@ -43,7 +48,8 @@ impl Store {
                node = excluded.node, group_id = excluded.group_id, filter_version = excluded.filter_version,
                envoy_version = excluded.envoy_version, ready = excluded.ready,
                policy_revision = excluded.policy_revision, key_revision = excluded.key_revision,
-               blocked_revision = excluded.blocked_revision, standing = excluded.standing, last_seen = now()",
+               blocked_revision = excluded.blocked_revision, standing = excluded.standing, last_seen = now())
+             select boot, traps from before",
         )
         .bind(reports.iter().map(|r| r.boot.cast_signed()).collect::<Vec<_>>())
         .bind(reports.iter().map(|r| r.node.as_str()).collect::<Vec<_>>())
@@ -55,9 +61,9 @@ impl Store {
         .bind(all(|s| s.key_revision))
         .bind(all(|s| s.blocked_revision))
         .bind(reports.iter().map(|r| Json(standing_json(&r.standing))).collect::<Vec<_>>())
-        .execute(&self.pool)
+        .fetch_all(&self.pool)
         .await?;
-        Ok(())
+        Ok(before.into_iter().map(|(boot, traps)| (boot.cast_unsigned(), u32::try_from(traps).unwrap_or(0))).collect())
     }
 
     /// Notes a verdict beside the Envoy's row. A policy that was taken ends an older refusal.

@@ -59,10 +59,12 @@ pub enum WasmCode {
     Inline(Bytes),
 }
 
-/// One line per request. The last field is the filter's record of it, which `sluicegate reconcile` reads back; no field
-/// can show a credential: no header but the method, and the path without its query (`?key=`).
+/// One line per request. The last field is the filter's record of it, which `sluicegate reconcile` reads back, with the
+/// word before it where the VM died; no field can show a credential: no header but the method, and the path without its
+/// query (`?key=`).
 const ACCESS_LOG: &str = "%START_TIME(%Y-%m-%dT%H:%M:%S.%3fZ)% %REQ(:METHOD)% %PATH(NQ)% %RESPONSE_CODE% \
-%DURATION% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %BYTES_RECEIVED% %BYTES_SENT% %FILTER_STATE(wasm.sluicegate:PLAIN)%\n";
+%DURATION% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %BYTES_RECEIVED% %BYTES_SENT% \
+counted=%RESPONSE_CODE%,%UPSTREAM_WIRE_BYTES_SENT%,%UPSTREAM_WIRE_BYTES_RECEIVED% %FILTER_STATE(wasm.sluicegate:PLAIN)%\n";
 
 pub fn listener(config: &ListenerConfig) -> Listener {
     let manager = listener::Filter {

@@ -8,6 +8,7 @@ use sluicegate_core::refusal::Refusal;
 
 use super::caller::Caller;
 use crate::attached;
+use crate::fault::{self, Place};
 use crate::host::{self, Map};
 use crate::reply::LocalReply;
 use crate::vm::Shared;
@@ -69,6 +70,8 @@ pub fn arrive(
         let unmarked = |_| ticket.turned_away(internal("the request could not be marked as somebody else's"));
         return attached::pass().map(|()| Arrival::NotOurs).map_err(unmarked);
     }
+    fault::ask(&headers);
+    fault::at(Place::RequestHeaders);
     let mut head = Head::read(headers.iter(), openai::forwards);
     if clean(&head).is_err() || (attached.is_some() && attached::clean(&head).is_err()) {
         return Err(ticket.turned_away(internal("the request's headers are not writable")));

@@ -8,7 +8,7 @@ use sluicegate_core::exchange::log::Origin;
 use sluicegate_core::exchange::{Awaited, Exchange, Mono, Ticket, Waiting};
 use sluicegate_core::policy::{Limits, Policy};
 use sluicegate_core::refusal::Refusal;
-use sluicegate_core::state::{Head, Lookup, Reader, Times};
+use sluicegate_core::state::{Head, Lookup, Reader, Stamp, Times};
 
 use crate::credentials::Credentials;
 use crate::decodings::Decodings;
@@ -116,10 +116,11 @@ impl Shared {
         }
     }
 
-    /// Whether this Envoy has had its whole state once: it stays ready through outages.
+    /// Whether this Envoy has had its whole state once: it stays ready through outages, and through traps, because a fresh
+    /// VM makes requests wait until it has compiled the policy that is there.
     pub fn is_ready(&mut self) -> bool {
-        if !self.ready && self.policy.is_some() {
-            self.ready = Head::read(&HostStore).is_ok_and(|head| head.complete);
+        if !self.ready {
+            self.ready = Head::read(&HostStore).is_ok_and(|head| head.complete && head.policy > Stamp::ZERO);
         }
         self.ready
     }

@@ -11,7 +11,8 @@ use sluicegate_tests::tools;
 const NOOP: &str = include_str!("noop.wat");
 /// As Sluicegate's, without the field of its own.
 const ACCESS_LOG: &str = "%START_TIME(%Y-%m-%dT%H:%M:%S.%3fZ)% %REQ(:METHOD)% %PATH(NQ)% %RESPONSE_CODE% %DURATION% \
-%RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %BYTES_RECEIVED% %BYTES_SENT%\n";
+%RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %BYTES_RECEIVED% %BYTES_SENT% \
+counted=%RESPONSE_CODE%,%UPSTREAM_WIRE_BYTES_SENT%,%UPSTREAM_WIRE_BYTES_RECEIVED%\n";
 const BUFFER: u32 = 64 << 20;
 
 /// Envoy as a plain reverse proxy.

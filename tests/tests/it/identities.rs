@@ -10,7 +10,7 @@ use sluicegate_tests::{Call, Http, Scene, Stack, alone, eventually, side_by_side
 use crate::refusals::check;
 
 /// An issuer whose users are in the scene's org, in force.
-async fn issuer(scene: &Scene<'_>, more: Value) -> TokenIssuer {
+pub(crate) async fn issuer(scene: &Scene<'_>, more: Value) -> TokenIssuer {
     let issuer = TokenIssuer::new(format!("https://{}.example", scene.tag));
     declare(scene, &issuer, json!({"jwks": issuer.jwks(), "org": scene.tag}), more).await;
     in_force(scene, &issuer).await;
@@ -41,7 +41,7 @@ async fn in_force(scene: &Scene<'_>, issuer: &TokenIssuer) {
     .await;
 }
 
-fn chat(scene: &Scene<'_>, token: &str) -> Call {
+pub(crate) fn chat(scene: &Scene<'_>, token: &str) -> Call {
     let mut call = scene.chat_call(json!({}));
     call.headers.retain(|(name, _)| name != "authorization");
     call.bearer(token)

@@ -121,7 +121,31 @@ pub struct Logged {
     pub origin: Origin,
     /// Whether the request ran to its end in the VM that admitted it; where not, the records are its plan.
     pub finished: bool,
+    /// What Envoy counted; `None` where the log's format does not say it.
+    pub counted: Option<Counted>,
     pub records: Vec<Record>,
+}
+
+/// What Envoy itself counted of a request. Says how far one came whose VM died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// The status that the client got; 0 for none.
+    pub status: u32,
+    /// Bytes to and from the provider as they were on the wire, in the last attempt.
+    pub upstream_sent: u64,
+    pub upstream_received: u64,
+}
+
+impl Counted {
+    /// The word before the value is `counted=<status>,<sent>,<received>`.
+    fn before(line: &str) -> Option<Self> {
+        let mut numbers = line.split_ascii_whitespace().next_back()?.strip_prefix("counted=")?.split(',');
+        Some(Self {
+            status: numbers.next()?.parse().ok()?,
+            upstream_sent: numbers.next()?.parse().ok()?,
+            upstream_received: numbers.next()?.parse().ok()?,
+        })
+    }
 }
 
 /// Finds the value in a line of an access log, whatever stands before it. `None`: the line holds none.
@@ -136,13 +160,14 @@ pub fn find(line: &str) -> Option<Result<Logged, &'static str>> {
             Some((at, origin, json))
         })
     };
-    let (finished, origin, json) = match (after(RECORDED), after(ADMITTED)) {
-        (Some((r, ..)), Some((a, origin, json))) if a < r => (false, origin, json),
-        (Some((_, origin, json)), _) => (true, origin, json),
-        (None, Some((_, origin, json))) => (false, origin, json),
+    let (finished, (at, origin, json)) = match (after(RECORDED), after(ADMITTED)) {
+        (Some(recorded), Some(admitted)) if admitted.0 < recorded.0 => (false, admitted),
+        (Some(recorded), _) => (true, recorded),
+        (None, Some(admitted)) => (false, admitted),
         (None, None) => return None,
     };
-    Some(records(json).map(|records| Logged { origin, finished, records }))
+    let counted = line.get(..at).and_then(Counted::before);
+    Some(records(json).map(|records| Logged { origin, finished, counted, records }))
 }
 
 fn records(json: &str) -> Result<Vec<Record>, &'static str> {
@@ -299,9 +324,14 @@ mod tests {
     #[test]
     fn a_value_survives_a_log_line() {
         let value = recorded(ORIGIN, &[record(), record()]);
-        let line = format!("2026-01-01T00:00:00Z POST /v1/chat/completions 200 - \"via x\" {value}\n");
+        let line = format!(
+            "2026-01-01T00:00:00Z POST /v1/chat/completions 200 9 - via_upstream 12 34 counted=200,56,78 {value}\n"
+        );
         let logged = find(&line).unwrap().unwrap();
-        assert_eq!(logged, Logged { origin: ORIGIN, finished: true, records: vec![record(), record()] });
+        let counted = Some(Counted { status: 200, upstream_sent: 56, upstream_received: 78 });
+        assert_eq!(logged, Logged { origin: ORIGIN, finished: true, counted, records: vec![record(), record()] });
+        let other = find(&format!("a log of another format {value}")).unwrap().unwrap();
+        assert_eq!(other, Logged { counted: None, ..logged });
     }
 
     #[test]

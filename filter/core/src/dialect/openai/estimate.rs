@@ -14,3 +14,11 @@ pub fn estimate_input(body_bytes: u64) -> u64 {
 pub fn estimate_output(text_bytes: u64) -> u64 {
     text_bytes.div_ceil(BYTES_PER_TOKEN)
 }
+
+/// Bytes of one event of a stream, which mostly brings one token: the delta of an empty one is about 200.
+const BYTES_PER_EVENT: u64 = 200;
+
+/// Tokens of an answer that nobody read, from its bytes on the wire, headers and all.
+pub fn estimate_unread(stream: bool, wire_bytes: u64) -> u64 {
+    wire_bytes.div_ceil(if stream { BYTES_PER_EVENT } else { BYTES_PER_TOKEN })
+}
