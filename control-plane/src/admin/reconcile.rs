@@ -1,6 +1,7 @@
 //! What only the access log saw: its lines, read back into records.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use prost::Message as _;
@@ -111,11 +112,14 @@ pub(super) async fn price(store: &Store, records: &mut [Recorded]) -> Result<(),
             continue;
         }
         let revision = record.policy_revision;
-        if !policies.contains_key(&revision) {
-            let snapshot = store.policy_at(revision).await?.and_then(|bytes| Snapshot::decode(&bytes[..]).ok());
-            policies.insert(revision, snapshot.and_then(|s| Policy::compile(&s, revision).ok()));
-        }
-        let backend = policies.get(&revision).and_then(|policy| policy.as_ref()?.backend(record.backend));
+        let policy = match policies.entry(revision) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let snapshot = store.policy_at(revision).await?.and_then(|bytes| Snapshot::decode(&bytes[..]).ok());
+                new.insert(snapshot.and_then(|s| Policy::compile(&s, revision).ok()))
+            }
+        };
+        let backend = policy.as_ref().and_then(|policy| policy.backend(record.backend));
         let usage = record.usage.map(|u| Usage::from_wire(&u)).unwrap_or_default();
         record.cost_nano = backend.and_then(|b| b.price.as_ref()?.cost(&usage)).map(|cost| cost.0);
     }
