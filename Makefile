@@ -48,7 +48,7 @@ $(TOOLS)/envoy-%/.done: envoy/envoy-%.txt $(TOOLS)/.done
 # What the manifests are checked with. It lies in the folder that `tools` makes anew.
 k8s-tools: $(TOOLS)/k8s/.done
 
-$(TOOLS)/k8s/.done: k8s/tools.txt k8s/fetch.py | $(TOOLS)/.done
+$(TOOLS)/k8s/.done: k8s/tools.txt k8s/fetch.py $(TOOLS)/.done
 	$(PYTHON) k8s/fetch.py k8s/tools.txt $(TOOLS)/k8s
 
 # The same build as for the tests: it compiles in half the time, and the data path is optimised either way.
