@@ -8,7 +8,7 @@ use std::rc::Rc;
 use sluicegate_core::dialect::openai::models::{list_body, model_body};
 use sluicegate_core::exchange::{Awaited, Closing, Identity, Moment, Mono, Reading, Ticket, Turned, label, log};
 use sluicegate_core::plugin::Attached;
-use sluicegate_core::policy::names;
+use sluicegate_core::policy::{Policy, names};
 use sluicegate_core::proto::dataplane::Record;
 use sluicegate_core::refusal::Refusal;
 use sluicegate_core::state::CompiledProfile;
@@ -162,15 +162,17 @@ impl Gate {
         if matches!(&request.wants, Wants::Exchange(reading) if reading.is_encoded()) {
             return self.turn_away(*request.turned_away(Refusal::GatewayBusy), shared);
         }
-        let Request { caller, wants } = request;
-        let mut request = Request { caller: Caller::Token(String::new()), wants };
-        match caller.settle(context, request.ticket(), shared) {
-            Err(refusal) => self.turn_away(*request.turned_away(refusal), shared),
-            Ok(Caller::Known(profile)) if shared.policy.is_some() => match request.wants {
-                Wants::Exchange(reading) => self.decide(context, reading, &profile, shared),
-                Wants::Models(ticket, name) => self.list_models(ticket, name.as_deref(), &profile, shared),
+        let Request { caller, mut wants } = request;
+        let caller = match caller.settle(context, wants.ticket(), shared) {
+            Ok(caller) => caller,
+            Err(refusal) => return self.turn_away(*wants.turned_away(refusal), shared),
+        };
+        match (caller, shared.policy.clone()) {
+            (Caller::Known(profile), Some(policy)) => match wants {
+                Wants::Exchange(reading) => self.decide(context, reading, &profile, &policy, shared),
+                Wants::Models(ticket, name) => self.list_models(ticket, name.as_deref(), &profile, &policy, shared),
             },
-            Ok(caller) => self.park(context, Request { caller, ..request }, since, shared),
+            (caller, _) => self.park(context, Request { caller, wants }, since, shared),
         }
     }
 
@@ -215,13 +217,17 @@ impl Gate {
     }
 
     /// Happens once to a request, and nothing else lets one through.
-    fn decide(&mut self, context: u32, reading: Box<Reading>, profile: &CompiledProfile, shared: &mut Shared) {
-        let Some(policy) = shared.policy.clone() else {
-            return self.turn_away(Turned { refusal: Refusal::NotReady, ticket: reading.ticket }, shared);
-        };
+    fn decide(
+        &mut self,
+        context: u32,
+        reading: Box<Reading>,
+        profile: &CompiledProfile,
+        policy: &Rc<Policy>,
+        shared: &mut Shared,
+    ) {
         let now = host::now();
         let moment = Moment { now, now_ns: shared.control_plane_time(now), random: shared.random() };
-        let mut exchange = match reading.admit(profile, &policy, moment) {
+        let mut exchange = match reading.admit(profile, policy, moment) {
             Ok(exchange) => exchange,
             Err(turned) => return self.turn_away(*turned, shared),
         };
@@ -241,10 +247,14 @@ impl Gate {
     }
 
     /// The models this caller may use, or one of them. Nothing runs, so nothing is booked.
-    fn list_models(&mut self, ticket: Ticket, name: Option<&str>, profile: &CompiledProfile, shared: &mut Shared) {
-        let Some(policy) = &shared.policy else {
-            return self.turn_away(*ticket.turned_away(Refusal::NotReady), shared);
-        };
+    fn list_models(
+        &mut self,
+        ticket: Ticket,
+        name: Option<&str>,
+        profile: &CompiledProfile,
+        policy: &Policy,
+        shared: &mut Shared,
+    ) {
         let body = match name {
             None => {
                 let mut names: Vec<&str> =

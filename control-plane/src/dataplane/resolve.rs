@@ -13,12 +13,10 @@ use tokio::time::timeout;
 use super::NodeIdentity;
 use crate::credentials::Keyring;
 use crate::publisher::{MAX_BUCKETS, Published, Publisher};
-use crate::store::{Resolution, Store};
+use crate::store::{ELSEWHERE, Resolution, Store};
 
 /// Answers that take longer find nobody waiting: a request gives up after 4 s.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// What the holder of a token reads whose org the Envoy's group does not serve.
-const ELSEWHERE: &str = "its organization is not served here";
 /// New identities are writes, and each takes its turn at the counter.
 const AT_ONCE: usize = 4;
 

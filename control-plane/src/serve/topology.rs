@@ -72,7 +72,8 @@ fn topology(reachable: &Reachable) -> Topology {
     let issuers = reachable.issuers.iter().map(issuer).collect();
     let mut topology = Topology { revision: reachable.changed, issuers, ..Default::default() };
     // A group that may not use every credential has lists of its own.
-    let scoped: Vec<_> = reachable.scopes.iter().map(|scope| scope.cut(&reachable.snapshot)).collect();
+    let limited = reachable.scopes.iter().filter(|scope| scope.limits_policy());
+    let scoped: Vec<_> = limited.map(|scope| scope.cut(&reachable.snapshot)).collect();
     let all = std::iter::once(&reachable.snapshot).chain(&scoped);
     for list in all.flat_map(|snapshot| &snapshot.models).flat_map(|model| &model.lists) {
         let upstream = |p: &sluicegate_core::proto::policy::Position| {

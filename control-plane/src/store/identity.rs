@@ -12,6 +12,9 @@ use super::noun::{self, ClaimPath, Issuer, User, check_name};
 use super::{Action, Fault, Store, Write, WriteError, profile};
 use crate::credentials::Keyring;
 
+/// What the holder of a token reads whose org the Envoy's group does not serve.
+pub const ELSEWHERE: &str = "its organization is not served here";
+
 /// What became of a question who somebody is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
@@ -103,7 +106,7 @@ impl Write {
         let claimed = claimed(&issuer, who)?;
         let org = noun::org_of(self.conn(), claimed.org).await?;
         if orgs.is_some_and(|orgs| !orgs.contains(&org.cast_unsigned())) {
-            return Err(Fault::new("org", "its organization is not served here").into());
+            return Err(Fault::new("org", ELSEWHERE).into());
         }
         let user = self.user_of(id, who, org, &claimed).await?;
         let models = match &claimed.models {

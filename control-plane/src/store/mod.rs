@@ -44,7 +44,7 @@ pub use feed::{
     CHANNEL, Clock, Commits, CredentialRow, FeedReader, KeyChange, KeyReading, KeyRow, Parts, PolicyRow, ProfileRow,
     Reading,
 };
-pub use identity::Resolution;
+pub use identity::{ELSEWHERE, Resolution};
 pub use ledger::{Inserted, LedgerRow, Reconciled, Recorded, Rejection, Witness};
 pub use maintenance::Swept;
 pub use node_token::{IssuedToken, NewNodeToken, Node, NodeToken};

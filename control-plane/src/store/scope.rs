@@ -28,10 +28,15 @@ impl Scope {
         id == 0 || self.credentials.as_ref().is_none_or(|credentials| credentials.contains(&id))
     }
 
+    /// Whether there is anything in a policy that the group may not know.
+    pub fn limits_policy(&self) -> bool {
+        self.models.is_some() || self.credentials.is_some()
+    }
+
     /// The part of a policy that the group may know: its models, by the ways it has a credential for. A model without any is
     /// none of the group's.
     pub fn cut(&self, whole: &Snapshot) -> Snapshot {
-        if self.models.is_none() && self.credentials.is_none() {
+        if !self.limits_policy() {
             return whole.clone();
         }
         let has_model = |id: u32| self.models.as_ref().is_none_or(|models| models.contains(&id));

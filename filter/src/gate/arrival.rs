@@ -40,10 +40,16 @@ pub enum Wants {
 }
 
 impl Request {
+    pub fn turned_away(self, refusal: Refusal) -> Box<Turned> {
+        self.wants.turned_away(refusal)
+    }
+}
+
+impl Wants {
     pub fn ticket(&mut self) -> &mut Ticket {
-        match &mut self.wants {
-            Wants::Exchange(reading) => &mut reading.ticket,
-            Wants::Models(ticket, _) => ticket,
+        match self {
+            Self::Exchange(reading) => &mut reading.ticket,
+            Self::Models(ticket, _) => ticket,
         }
     }
 

@@ -3,7 +3,8 @@ use sqlx::PgConnection;
 use utoipa::ToSchema;
 
 use super::super::{Fault, Write, WriteError};
-use super::{NoFacts, Noun, Stored, Which, check_length, check_name};
+use super::model::model_ids;
+use super::{NoFacts, Noun, Stored, Which, check_length, check_name, refer_all};
 
 /// The group of a node token that names none.
 pub(in crate::store) const DEFAULT: &str = "default";
@@ -34,10 +35,10 @@ impl Group {
     }
 
     async fn write_scope(&self, write: &mut Write, id: i32) -> Result<(), WriteError> {
-        let orgs = ids(write.conn(), self.orgs.as_deref(), "orgs", "org", ORGS).await?;
-        let models = ids(write.conn(), self.models.as_deref(), "models", "model", MODELS).await?;
-        let credentials =
-            ids(write.conn(), self.credentials.as_deref(), "credentials", "credential", CREDENTIALS).await?;
+        let orgs = refer_all(write.conn(), ORGS, "orgs", "org", self.orgs.as_deref()).await?;
+        let models = model_ids(write.conn(), self.models.as_deref(), "models").await?;
+        let names = self.credentials.as_deref();
+        let credentials = refer_all(write.conn(), CREDENTIALS, "credentials", "credential", names).await?;
         sqlx::query("update envoy_group set orgs = $2, models = $3, credentials = $4 where id = $1")
             .bind(id)
             .bind(orgs)
@@ -52,26 +53,8 @@ impl Group {
 
 const ORGS: &str =
     "select x.id from unnest($1::text[]) with ordinality n (name, i) left join org x using (name) order by n.i";
-const MODELS: &str =
-    "select x.id from unnest($1::text[]) with ordinality n (name, i) left join model x using (name) order by n.i";
 const CREDENTIALS: &str =
     "select x.id from unnest($1::text[]) with ordinality n (name, i) left join credential x using (name) order by n.i";
-
-/// The ids of what a list names; `None` stays `None`.
-async fn ids(
-    conn: &mut PgConnection,
-    names: Option<&[String]>,
-    field: &str,
-    kind: &str,
-    sql: &'static str,
-) -> Result<Option<Vec<i32>>, WriteError> {
-    let Some(names) = names else { return Ok(None) };
-    let found: Vec<Option<i32>> = sqlx::query_scalar(sql).bind(names).fetch_all(conn).await?;
-    let known = |(i, (id, name)): (usize, (Option<i32>, &String))| {
-        id.ok_or_else(|| Fault::new(format!("{field}[{i}]"), format!("no {kind} is named {name:?}")))
-    };
-    Ok(Some(found.into_iter().zip(names).enumerate().map(known).collect::<Result<_, _>>()?))
-}
 
 type Row =
     (i32, String, String, Option<Vec<String>>, Option<Vec<String>>, Option<Vec<String>>, chrono::DateTime<chrono::Utc>);

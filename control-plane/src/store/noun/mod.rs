@@ -318,6 +318,22 @@ async fn refer(
     id.ok_or_else(|| Fault::new(field, format!("no {kind} is named {name:?}")).into())
 }
 
+/// The ids of what a list names; `None` stays `None`. `sql` takes the names and returns an id or null for each, in order.
+async fn refer_all(
+    conn: &mut PgConnection,
+    sql: &'static str,
+    field: &str,
+    kind: &str,
+    names: Option<&[String]>,
+) -> Result<Option<Vec<i32>>, WriteError> {
+    let Some(names) = names else { return Ok(None) };
+    let ids: Vec<Option<i32>> = sqlx::query_scalar(sql).bind(names).fetch_all(conn).await?;
+    let known = |(i, (id, name)): (usize, (Option<i32>, &String))| {
+        id.ok_or_else(|| Fault::new(format!("{field}[{i}]"), format!("no {kind} is named {name:?}")))
+    };
+    Ok(Some(ids.into_iter().zip(names).enumerate().map(known).collect::<Result<_, _>>()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

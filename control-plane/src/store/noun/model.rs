@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use utoipa::ToSchema;
 
 use super::super::{Fault, Write, WriteError};
-use super::{NoFacts, Noun, Stored, Which, check_name, check_token};
+use super::{NoFacts, Noun, Stored, Which, check_name, check_token, refer_all};
 
 /// What a client asks for by name, and who answers.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -65,19 +65,11 @@ pub(super) async fn model_ids(
     names: Option<&[String]>,
     field: &str,
 ) -> Result<Option<Vec<i32>>, WriteError> {
-    let Some(names) = names else { return Ok(None) };
-    let ids: Vec<Option<i32>> = sqlx::query_scalar(
-        "select m.id from unnest($1::text[]) with ordinality as n (name, i) left join model m on m.name = n.name
-         order by n.i",
-    )
-    .bind(names)
-    .fetch_all(conn)
-    .await?;
-    let known = |(i, (id, name)): (usize, (Option<i32>, &String))| {
-        id.ok_or_else(|| Fault::new(format!("{field}[{i}]"), format!("no model is named {name:?}")))
-    };
-    Ok(Some(ids.into_iter().zip(names).enumerate().map(known).collect::<Result<_, _>>()?))
+    refer_all(conn, MODELS, field, "model", names).await
 }
+
+const MODELS: &str =
+    "select x.id from unnest($1::text[]) with ordinality n (name, i) left join model x using (name) order by n.i";
 
 impl Model {
     async fn write_targets(&self, write: &mut Write, id: i32) -> Result<(), WriteError> {
